@@ -1,0 +1,28 @@
+"""Looking into the autograd graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+
+def leaves_behind(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:
+    """Leaf tensors requiring a gradient that influence ``outputs`` other than through ``known``."""
+    known = list(known)
+    passed = {id(t) for t in known}
+    barriers = {t.grad_fn for t in known if t.grad_fn is not None}
+    stack = [out.grad_fn for out in outputs if out.grad_fn is not None]
+    visited: set[Any] = set()
+    found: dict[int, Tensor] = {}
+    while stack:
+        node = stack.pop()
+        if node in visited or node in barriers:
+            continue
+        visited.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in passed:
+            found[id(variable)] = variable
+        stack.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return list(found.values())

@@ -1,0 +1,85 @@
+"""Variables are tensors or (nested) tuples of tensors; this module does arithmetic on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Var: TypeAlias = Any
+"""A tensor, or a (nested) tuple of tensors; NamedTuples keep their type."""
+
+
+def tree_map(fn: Callable[..., Any], first: Var, *rest: Var) -> Var:
+    """Apply ``fn`` to corresponding tensors of trees with the same structure."""
+    if not isinstance(first, tuple):
+        return fn(first, *rest)
+    mapped = [tree_map(fn, *parts) for parts in zip(first, *rest, strict=True)]
+    return type(first)(*mapped) if hasattr(first, "_fields") else tuple(mapped)
+
+
+def leaves(tree: Var) -> list[Tensor]:
+    """The tensors of a tree from left to right."""
+    return list(_walk(tree))
+
+
+def _walk(tree: Var) -> Iterator[Tensor]:
+    if isinstance(tree, tuple):
+        for part in tree:
+            yield from _walk(part)
+    else:
+        yield tree
+
+
+def rebuild(like: Var, tensors: Sequence[Tensor]) -> Var:
+    """The tree shaped like ``like`` whose leaves are ``tensors``."""
+    remaining = iter(tensors)
+    return tree_map(lambda _: next(remaining), like)
+
+
+def detach(tree: Var) -> Var:
+    return tree_map(lambda t: t.detach(), tree)
+
+
+def sub_scaled(x: Var, alpha: Any, direction: Var) -> Var:
+    """x − α·direction in one pass; a tuple of steps goes with a tuple of variables."""
+    if isinstance(alpha, tuple):
+        return tree_map(sub_scaled, x, alpha, direction)
+    if isinstance(x, tuple):
+        return tree_map(lambda t, d: sub_scaled(t, alpha, d), x, direction)
+    if isinstance(alpha, Tensor):
+        return torch.addcmul(x, alpha, direction, value=-1)
+    return torch.sub(x, direction, alpha=alpha)
+
+
+def extrapolate(new: Var, old: Var) -> Var:
+    """2·new − old in one pass."""
+    if isinstance(new, tuple):
+        return tree_map(extrapolate, new, old)
+    return torch.lerp(old, new, 2.0)
+
+
+def inner(x: Var, y: Var) -> Tensor:
+    """⟨x, y⟩ over all leaves."""
+    return torch.stack([(a * b).sum() for a, b in zip(leaves(x), leaves(y), strict=True)]).sum()
+
+
+def norm(x: Var) -> Tensor:
+    """The Euclidean norm over all leaves."""
+    parts = [torch.linalg.vector_norm(t) for t in leaves(x)]
+    return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts))
+
+
+def flatten(tree: Var) -> Tensor:
+    """All leaves as one vector."""
+    parts = [t.reshape(-1) for t in leaves(tree)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def unflatten(like: Var, vector: Tensor) -> Var:
+    """The inverse of :func:`flatten`."""
+    shapes = [t.shape for t in leaves(like)]
+    pieces = torch.split(vector, [s.numel() for s in shapes])
+    return rebuild(like, [p.reshape(s) for p, s in zip(pieces, shapes, strict=True)])

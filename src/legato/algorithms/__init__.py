@@ -1,0 +1,19 @@
+"""Algorithms are maps on states; this package also holds the loop that iterates them."""
+
+from legato.algorithms.base import Algorithm
+from legato.algorithms.forward_backward import Backtracking, ForwardBackward, Nesterov
+from legato.algorithms.loop import Run, Stop, Trace, run
+from legato.algorithms.primal_dual import Average, PrimalDual
+
+__all__ = [
+    "Algorithm",
+    "Average",
+    "Backtracking",
+    "ForwardBackward",
+    "Nesterov",
+    "PrimalDual",
+    "Run",
+    "Stop",
+    "Trace",
+    "run",
+]

@@ -1,0 +1,80 @@
+"""The contract of an algorithm: a pure map on states."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato import _tree as tree
+from legato._tree import Var
+from legato.errors import DivergenceError
+
+State = Any
+"""A NamedTuple of tensors (or tuples of tensors)."""
+
+
+class Algorithm(ABC):
+    r"""An iteration x⁺ = 𝒜(x, θ), given by hyper-parameters only.
+
+    Subclasses are frozen dataclasses. Three methods are required; the others have defaults that
+    suit an algorithm whose state holds points, not mirror coordinates.
+    Reference: Section 4.2 of Ochs et al. (2016).
+    """
+
+    @abstractmethod
+    def init(self, problem: Any, x0: Var | None) -> State:
+        """The first state; refuses a problem or start that this algorithm cannot work with."""
+
+    @abstractmethod
+    def step(self, problem: Any, state: State) -> State:
+        """One iteration, without side effects."""
+
+    @abstractmethod
+    def solution(self, state: State) -> Var:
+        """The point that a state stands for."""
+
+    def dual(self, state: State) -> Var | None:
+        """The dual variable, for algorithms that have one."""
+        return None
+
+    def points(self, state: State) -> Var:
+        """Everything that must stand still at convergence, as points (not mirror coordinates)."""
+        return self.solution(state)
+
+    def stationary(self, state: State) -> tuple[Algorithm, State]:
+        """An autonomous map with the same fixed points, and ``state`` in its terms.
+
+        The fixed-point family differentiates this map: momentum, averages and line searches vanish
+        at a solution and would only blur it.
+        """
+        return self, state
+
+    def merge(self, state: State, stationary: State) -> State:
+        """``state`` with its variables taken from a state of the stationary map."""
+        return stationary
+
+    def transport(self, before: State, after: State, cotangent: State) -> State:
+        """Carry a cotangent of the state from ``before`` to ``after`` (see Geometry.transport)."""
+        return cotangent
+
+    def steps(self, problem: Any, state: State) -> dict[str, Any]:
+        """The step sizes in use, for the report."""
+        return {}
+
+    def require_sound(self, state: State) -> None:
+        """Raise if a state cannot have come from a healthy iteration."""
+        if not all(bool(torch.isfinite(t).all()) for t in tree.leaves(state)):
+            raise DivergenceError(
+                f"{type(self).__name__} diverged: its state holds NaN or infinity. Try a smaller "
+                "step, or look for non-finite values in the problem."
+            )
+
+    @torch.no_grad()
+    def residual(self, before: State, after: State) -> Tensor:
+        """The change of the points in one iteration, relative where their norm exceeds 1."""
+        old, new = self.points(before), self.points(after)
+        change = tree.norm(tree.tree_map(torch.sub, new, old))
+        return change / torch.clamp(tree.norm(new), min=1)

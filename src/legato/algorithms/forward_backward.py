@@ -1,0 +1,247 @@
+"""Forward–backward splitting in a Bregman geometry, with inertia."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from legato import _tree as tree
+from legato._checks import as_number, values_readable
+from legato._tree import Var, tree_map
+from legato.algorithms.base import Algorithm
+from legato.algorithms.start import (
+    is_empty,
+    mirror_start,
+    require_positive_step,
+    require_sound_mirror,
+)
+from legato.errors import InputError, StepError
+from legato.functions import mirror_prox, strong_convexity
+from legato.geometry import Euclidean, Geometry
+from legato.problems import Composite
+
+
+@dataclass(frozen=True)
+class Nesterov:
+    r"""The momentum of FISTA: β_k = (t_k − 1)/t_{k+1} with t_{k+1} = (1 + √(1 + 4t_k²))/2.
+
+    Reference: Beck and Teboulle (2009).
+    """
+
+
+@dataclass(frozen=True)
+class Backtracking:
+    r"""A step found by halving until the descent inequality holds.
+
+    .. math:: f(x⁺) ≤ f(x) + ⟨∇f(x), x⁺ − x⟩ + \tfrac1α D_ψ(x⁺, x)
+
+    The search is detached from the graph: the step counts as a constant. Each iteration first tries
+    the last step times ``grow``. Reference: Beck and Teboulle (2009).
+    """
+
+    initial: float = 1.0
+    shrink: float = 0.5
+    grow: float = 1.0
+    most: int = 100
+
+    def __post_init__(self) -> None:
+        if not (self.initial > 0 and 0 < self.shrink < 1 and self.grow >= 1 and self.most >= 1):
+            raise InputError(
+                "Backtracking needs initial > 0, 0 < shrink < 1, grow ≥ 1 and most ≥ 1, not "
+                f"{self!r}."
+            )
+
+
+class ForwardBackwardState(NamedTuple):
+    """Mirror coordinates y, the point x = ∇ψ*(y) and the derived step (or () where not needed)."""
+
+    mirror: Var
+    point: Var
+    step: Var
+
+
+class InertialState(NamedTuple):
+    """As ForwardBackwardState, with the previous mirror coordinates and the momentum's t."""
+
+    mirror: Var
+    point: Var
+    step: Tensor
+    previous: Var
+    t: Tensor
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class ForwardBackward(Algorithm):
+    r"""Forward–backward splitting with a Bregman distance.
+
+    .. math:: x^{n+1} = \arg\min_x\, g(x) + ⟨∇f(x^n), x⟩ + \tfrac1α D_ψ(x, x^n)
+
+    In mirror coordinates: y ← ∇ψ(prox(y − α∇f(x))). ``step`` is α: a number, a tensor (learned or
+    one per batch element), :class:`Backtracking`, or None for 1/L. ``inertia`` is a constant
+    β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
+    Reference: Section 5.1 of Ochs et al. (2016).
+    """
+
+    rule: Tensor | float | Backtracking | None
+    geometry: Geometry
+    inertia: float | Nesterov
+
+    def __init__(
+        self,
+        step: Tensor | float | Backtracking | None = None,
+        geometry: Geometry | None = None,
+        inertia: float | Nesterov = 0.0,
+    ) -> None:
+        # Written out because the argument `step` and the method `step` share their name.
+        require_positive_step(step, "step")
+        if not isinstance(inertia, Nesterov) and not 0 <= inertia < 1:
+            raise InputError(f"The inertia must lie in [0, 1), not {inertia!r}.")
+        if isinstance(step, Backtracking) and inertia != 0.0:
+            raise InputError(
+                "Backtracking works without inertia: give a fixed step to use momentum."
+            )
+        object.__setattr__(self, "rule", step)
+        object.__setattr__(self, "geometry", Euclidean() if geometry is None else geometry)
+        object.__setattr__(self, "inertia", inertia)
+
+    def init(self, problem: Composite, x0: Var | None) -> Any:
+        if not isinstance(problem, Composite):
+            raise InputError(
+                f"ForwardBackward solves Composite problems, not {type(problem).__name__}. "
+                "Use PrimalDual for a Saddle problem."
+            )
+        y = mirror_start(self.geometry, problem.nonsmooth, problem.start(), x0)
+        x = self.geometry.unmirror(y)
+        step = self._initial_step(problem, tree.leaves(y)[0])
+        if self.inertia == 0.0:
+            return ForwardBackwardState(y, x, step)
+        return InertialState(y, x, step, previous=y, t=torch.ones_like(step))
+
+    def _initial_step(self, problem: Composite, like: Tensor) -> Tensor:
+        if isinstance(self.rule, Backtracking):
+            return like.new_tensor(self.rule.initial)
+        if self.rule is None:
+            return self._derived_step(problem, like)
+        self._require_stable(problem)
+        return torch.as_tensor(self.rule).detach().to(like)
+
+    def _derived_step(self, problem: Composite, like: Tensor) -> Tensor:
+        L = problem.smooth.lipschitz()
+        if L is None:
+            raise StepError(
+                f"No step can be derived: the Lipschitz constant of "
+                f"{type(problem.smooth).__name__} is unknown. Give ForwardBackward a step, e.g. "
+                "step=0.1 or step=legato.Backtracking()."
+            )
+        modulus = strong_convexity(self.geometry, problem.nonsmooth)
+        if modulus is None:
+            raise StepError(
+                f"No step can be derived: {self.geometry!r} is not strongly convex on the whole "
+                f"domain of {type(problem.nonsmooth).__name__}. Give ForwardBackward a step, e.g. "
+                "step=1/(L·max x), or step=legato.Backtracking()."
+            )
+        room = 1.0
+        if not isinstance(self.inertia, Nesterov):
+            room = min(1.0, 1.98 * (1 - self.inertia))  # α < 2(1 − β)/L
+        L = torch.as_tensor(L).detach().to(like)
+        return room * modulus / torch.where(L > 0, L, torch.ones_like(L))
+
+    def _require_stable(self, problem: Composite) -> None:
+        """α < 2(1 − β)/L is known to be necessary in the Euclidean geometry only."""
+        if not isinstance(self.geometry, Euclidean) or not values_readable():
+            return
+        L = problem.smooth.lipschitz()
+        if L is None:
+            return
+        beta = 0.0 if isinstance(self.inertia, Nesterov) else self.inertia
+        worst = as_number(torch.as_tensor(self.rule * L).amax())  # type: ignore[operator]
+        if worst > 2 * (1 - beta) * (1 + 1e-6):
+            limit = 2 * (1 - beta) / as_number(torch.as_tensor(L).amax())
+            raise StepError(
+                f"The step {as_number(torch.as_tensor(self.rule).amax()):g} violates its "
+                f"condition α < 2(1 − β)/L = {limit:g} (L = "
+                f"{as_number(torch.as_tensor(L).amax()):g}, β = {beta:g}): the iteration would "
+                "diverge. Take a smaller step, or step=None for 1/L."
+            )
+
+    def step(self, problem: Composite, state: Any) -> Any:
+        if isinstance(state, InertialState):
+            return self._inertial_step(problem, state)
+        y, x, derived = state
+        lean = is_empty(x)
+        if lean:
+            x = self.geometry.unmirror(y)
+        gradient = problem.smooth.grad(x)
+        if isinstance(self.rule, Backtracking):
+            derived = self._search(self.rule, problem, y, x, gradient, derived)
+            alpha: Any = derived
+        else:
+            alpha = derived if self.rule is None else self.rule
+        half = tree.sub_scaled(y, alpha, gradient)
+        new = mirror_prox(problem.nonsmooth, self.geometry, half, alpha)
+        return ForwardBackwardState(new, () if lean else self.geometry.unmirror(new), derived)
+
+    def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:
+        if isinstance(self.inertia, Nesterov):
+            t = (1 + torch.sqrt(1 + 4 * state.t * state.t)) / 2
+            beta: Any = (state.t - 1) / t
+        else:
+            t, beta = state.t, self.inertia
+        ahead = tree_map(lambda a, b: a + beta * (a - b), state.mirror, state.previous)
+        gradient = problem.smooth.grad(self.geometry.unmirror(ahead))
+        new = self._move(problem, ahead, gradient, self._size(state.step))
+        return InertialState(new, self.geometry.unmirror(new), state.step, state.mirror, t)
+
+    def _size(self, derived: Tensor) -> Any:
+        """The step in use: the user's own (perhaps learned) tensor, or the derived one."""
+        given = self.rule
+        return derived if given is None or isinstance(given, Backtracking) else given
+
+    def _move(self, problem: Composite, y: Var, gradient: Var, alpha: Any) -> Var:
+        half = tree.sub_scaled(y, alpha, gradient)
+        return mirror_prox(problem.nonsmooth, self.geometry, half, alpha)
+
+    def _search(
+        self, rule: Backtracking, problem: Composite, y: Var, x: Var, gradient: Var, last: Tensor
+    ) -> Tensor:
+        with torch.no_grad():
+            y, x, gradient = tree.detach(y), tree.detach(x), tree.detach(gradient)
+            value = problem.smooth.value(x)
+            alpha = last * rule.grow
+            for _ in range(rule.most):
+                trial = self.geometry.unmirror(self._move(problem, y, gradient, alpha))
+                move = tree_map(torch.sub, trial, x)
+                model = value + tree.inner(gradient, move)
+                model = model + self.geometry.distance(trial, x) / alpha
+                slack = 10 * torch.finfo(value.dtype).eps * (1 + value.abs())
+                if bool(problem.smooth.value(trial) <= model + slack):
+                    return alpha
+                alpha = alpha * rule.shrink
+        raise StepError(
+            f"Backtracking found no step in {rule.most} trials (last tried {float(alpha):g}): the "
+            "smooth term is NaN or infinite around the current point, or not smooth there. Check "
+            "its data, or start elsewhere."
+        )
+
+    def solution(self, state: Any) -> Var:
+        return self.geometry.unmirror(state.mirror) if is_empty(state.point) else state.point
+
+    def stationary(self, state: Any) -> tuple[Algorithm, Any]:
+        plain = ForwardBackward(self._size(state.step), self.geometry)
+        return plain, ForwardBackwardState(state.mirror, (), ())
+
+    def merge(self, state: Any, lean: Any) -> Any:
+        return state._replace(mirror=lean.mirror, point=self.solution(lean))
+
+    def transport(self, before: Any, after: Any, cotangent: Any) -> Any:
+        carried = self.geometry.transport(before.mirror, after.mirror, cotangent.mirror)
+        return cotangent._replace(mirror=carried)
+
+    def steps(self, problem: Composite, state: Any) -> dict[str, Any]:
+        return {"step": self._size(state.step)}
+
+    def require_sound(self, state: Any) -> None:
+        require_sound_mirror(self.geometry, state.mirror, "ForwardBackward")

@@ -1,0 +1,96 @@
+"""Running an algorithm: stopping rules, traces, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato._checks import as_number
+from legato._tree import detach
+from legato.algorithms.base import Algorithm, State
+from legato.errors import InputError
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop after ``iterations``, or earlier once the residual is at most ``tol``.
+
+    The residual is ‖xⁿ⁺¹ − xⁿ‖ / max(1, ‖xⁿ⁺¹‖), over primal and dual variables together. Reading
+    it makes a GPU wait: ``every`` says how often; without ``tol`` it is never read in the loop.
+    """
+
+    iterations: int = 100
+    tol: float | None = None
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("iterations", self.iterations), ("every", self.every)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"Stop: {name} must be a positive integer, not {value!r}.")
+        if self.tol is not None and not self.tol > 0:
+            raise InputError(
+                f"Stop: tol must be positive, not {self.tol!r}. A tolerance of 0 is never reached; "
+                "leave tol=None to run all iterations."
+            )
+
+
+@dataclass
+class Trace:
+    """Objective and residual after each iteration, as tensors on the solver's device."""
+
+    objective: list[Tensor] = field(default_factory=list)
+    residual: list[Tensor] = field(default_factory=list)
+
+    def record(self, problem: Any, algorithm: Algorithm, before: State, after: State) -> None:
+        with torch.no_grad():
+            self.objective.append(problem.objective(algorithm.solution(detach(after))).detach())
+            self.residual.append(algorithm.residual(before, after))
+
+
+@dataclass
+class Run:
+    """What a loop leaves behind."""
+
+    state: State
+    iterations: int
+    residual: Tensor
+    converged: bool | None
+    trace: Trace | None
+    window: list[State] | None = None
+
+
+def run(
+    problem: Any,
+    algorithm: Algorithm,
+    state: State,
+    stop: Stop,
+    *,
+    trace: Trace | None = None,
+    keep: int | None = None,
+) -> Run:
+    """Iterate ``algorithm`` from ``state`` until ``stop``.
+
+    ``keep`` asks for the last ``keep`` + 1 states, oldest first (for truncated differentiation).
+    """
+    window = None if keep is None else [state]
+    converged: bool | None = None if stop.tol is None else False
+    before = state
+    done = 0
+    for done in range(1, stop.iterations + 1):
+        before, state = state, algorithm.step(problem, state)
+        if window is not None and keep is not None:
+            window.append(state)
+            del window[: -keep - 1]
+        if trace is not None:
+            trace.record(problem, algorithm, before, state)
+        if stop.tol is not None and done % stop.every == 0:
+            converged = as_number(algorithm.residual(before, state)) <= stop.tol
+            if converged:
+                break
+    residual = algorithm.residual(before, state)
+    if stop.tol is not None and not converged:
+        converged = as_number(residual) <= stop.tol
+    return Run(state, done, residual, converged, trace, window)

@@ -1,0 +1,99 @@
+"""Where an iteration may begin, and how to tell that it has gone wrong."""
+
+from __future__ import annotations
+
+import torch
+
+from legato import _tree as tree
+from legato._checks import values_readable
+from legato._tree import Var
+from legato.errors import DivergenceError, DomainError, InputError, StepError
+from legato.functions import Function, Separable, mirror_prox
+from legato.geometry import Geometry, Product
+
+
+def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var | None) -> Var:
+    """Mirror coordinates of x0, or of a neutral point of the given shape."""
+    if x0 is None:
+        if shape is None:
+            raise InputError(
+                "The problem's data do not tell the shape of its variable. Pass x0=…, "
+                "e.g. torch.zeros(shape) or any interior point."
+            )
+        return neutral(geometry, term, shape)
+    for tensor in tree.leaves(x0):
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            raise InputError(f"x0 must be floating-point tensors, not {_kind(tensor)}.")
+        if tensor.numel() == 0:
+            raise InputError(f"x0 is empty (shape {tuple(tensor.shape)}): nothing to solve for.")
+    if shape is not None:
+        _require_same(x0, shape)
+    if values_readable():
+        for tensor in tree.leaves(x0):
+            if not bool(torch.isfinite(tensor.detach()).all()):
+                raise InputError("x0 holds NaN or infinite values.")
+        geometry.require_interior(tree.detach(x0))
+    return geometry.mirror(x0)
+
+
+def neutral(geometry: Geometry, term: Function, shape: Var) -> Var:
+    """The geometry's centre moved into the constraint of ``term``; its other parts stay out."""
+    if isinstance(geometry, Product) and isinstance(term, Separable):
+        parts = zip(geometry.blocks, term.blocks, shape, strict=True)
+        return tuple(neutral(block, part, t) for block, part, t in parts)
+    core = term.split(geometry).core
+    return mirror_prox(core, geometry, geometry.centre(shape), 1.0)
+
+
+def _kind(obj: object) -> str:
+    return str(obj.dtype) if isinstance(obj, torch.Tensor) else type(obj).__name__
+
+
+def _require_same(x0: Var, shape: Var) -> None:
+    for given, expected in zip(tree.leaves(x0), tree.leaves(shape), strict=True):
+        if given.dtype != expected.dtype:
+            raise InputError(
+                f"x0 is {given.dtype} but the problem's data are {expected.dtype}. "
+                "Convert one of them; legato never mixes precisions silently."
+            )
+        if given.device != expected.device:
+            raise InputError(
+                f"x0 is on {given.device} but the problem's data are on {expected.device}."
+            )
+        try:
+            torch.broadcast_shapes(given.shape, expected.shape)
+        except RuntimeError:
+            raise InputError(
+                f"x0 has shape {tuple(given.shape)}, but the problem's variable has shape "
+                f"{tuple(expected.shape)}."
+            ) from None
+
+
+def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
+    """Refuse NaN, infinity and mirror variables that belong to no point."""
+    finite = all(bool(torch.isfinite(t).all()) for t in tree.leaves(y))
+    if not finite:
+        raise DivergenceError(
+            f"{who} diverged: its state holds NaN or infinity. The step is too large for this "
+            "problem, or a callable returned non-finite values. Try a smaller step, "
+            "step=legato.Backtracking(), or float64."
+        )
+    if not bool(geometry.mirror_interior(y).all()):
+        raise DomainError(
+            f"{who} left the range of ∇ψ of {geometry!r}: a subproblem has no solution because the "
+            "step is too large. Try a smaller step."
+        )
+
+
+def require_positive_step(step: object, name: str) -> None:
+    """Refuse zero, negative and NaN steps."""
+    if isinstance(step, torch.Tensor):
+        if values_readable() and not bool((step.detach() > 0).all()):
+            raise StepError(f"{name} must be positive, but has entry {float(step.min()):g}.")
+    elif isinstance(step, (int, float)) and not 0 < step < float("inf"):
+        raise StepError(f"{name} must be positive and finite, not {step!r}.")
+
+
+def is_empty(point: Var) -> bool:
+    """Whether a state leaves its point to be recomputed from mirror coordinates."""
+    return isinstance(point, tuple) and not point

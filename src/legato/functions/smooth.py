@@ -1,0 +1,165 @@
+"""Smooth terms: value, gradient, Lipschitz constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from legato import _tree as tree
+from legato._checks import inside_functional_transform, require_nonnegative
+from legato._graph import leaves_behind
+from legato._tree import Var, tree_map
+from legato.errors import InputError
+from legato.functions.base import Function
+from legato.operators import Dense, Operator
+
+_ONE = 1.0
+
+
+def as_operator(operator: Operator | Tensor) -> Operator:
+    """A matrix is a Dense operator."""
+    return Dense(operator) if isinstance(operator, Tensor) else operator
+
+
+class _DataTerm(Function):
+    """What least squares and logistic regression share: data seen through an operator."""
+
+    operator: Operator
+    b: Tensor
+
+    def start(self) -> Var | None:
+        with torch.no_grad():
+            return tree_map(torch.zeros_like, self.operator.adjoint(self.b))
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares(_DataTerm):
+    r"""Least squares, f(x) = w/2 ‖Ax − b‖² with ∇f(x) = w A*(Ax − b) and L = w‖A‖².
+
+    ``operator`` is a matrix or any :class:`~legato.Operator`. Reference: Beck and Teboulle (2009).
+    """
+
+    operator: Operator
+    b: Tensor
+    weight: Tensor | float = _ONE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", as_operator(self.operator))
+        require_nonnegative(self.weight, "The weight of LeastSquares")
+
+    def _residual(self, x: Var) -> Tensor:
+        return self.operator(x) - self.b
+
+    def value(self, x: Var) -> Tensor:
+        return (0.5 * self.weight * self._residual(x) ** 2).sum()
+
+    def grad(self, x: Var) -> Var:
+        residual = self._residual(x)
+        if self.weight is not _ONE:
+            residual = self.weight * residual
+        return self.operator.adjoint(residual)
+
+    def lipschitz(self) -> Tensor | float | None:
+        weight = self.weight.detach().amax() if isinstance(self.weight, Tensor) else self.weight
+        return weight * self.operator.norm(self.start()) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic(Function):
+    r"""A quadratic form, f(x) = ½⟨x, Qx⟩ + ⟨c, x⟩ with symmetric positive semi-definite Q.
+
+    ∇f(x) = Qx + c and L = ‖Q‖. Reference: Boyd and Vandenberghe, Section 4.4.
+    """
+
+    Q: Operator
+    c: Tensor
+
+    def __post_init__(self) -> None:
+        if isinstance(self.Q, Tensor) and self.Q.shape[-1] != self.Q.shape[-2]:
+            raise InputError(f"Quadratic needs a square matrix, not {tuple(self.Q.shape)}.")
+        object.__setattr__(self, "Q", as_operator(self.Q))
+
+    def value(self, x: Var) -> Tensor:
+        return (x * (0.5 * self.Q(x) + self.c)).sum()
+
+    def grad(self, x: Var) -> Var:
+        return self.Q(x) + self.c
+
+    def lipschitz(self) -> Tensor:
+        return self.Q.norm(self.start())
+
+    def start(self) -> Var:
+        return torch.zeros_like(self.c)
+
+
+@dataclass(frozen=True, eq=False)
+class Logistic(_DataTerm):
+    r"""Logistic loss, f(x) = Σ log(1 + exp(−b_i (Ax)_i)) with labels b ∈ {−1, 1}; L = ‖A‖²/4.
+
+    Reference: Hastie, Tibshirani, Friedman, *The Elements of Statistical Learning*, Section 4.4.
+    """
+
+    operator: Operator
+    b: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", as_operator(self.operator))
+        if not self.b.is_floating_point():
+            raise InputError("Logistic needs floating-point labels −1.0 and 1.0.")
+
+    def _margin(self, x: Var) -> Tensor:
+        return self.b * self.operator(x)
+
+    def value(self, x: Var) -> Tensor:
+        return F.softplus(-self._margin(x)).sum()
+
+    def grad(self, x: Var) -> Var:
+        return self.operator.adjoint(-self.b * torch.sigmoid(-self._margin(x)))
+
+    def lipschitz(self) -> Tensor:
+        largest = self.b.detach().abs().amax() ** 2
+        return 0.25 * largest * self.operator.norm(self.start()) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class Smooth(Function):
+    r"""Any differentiable callable (or nn.Module), f(x) = Σ callable(x), gradient by autograd.
+
+    Give ``constant``, a Lipschitz constant of ∇f, for an automatic step; otherwise give the
+    algorithm a step or :class:`~legato.Backtracking`. Reference: Griewank and Walther (2008).
+    """
+
+    callable: Callable[[Var], Tensor]
+    constant: float | None = None
+
+    def value(self, x: Var) -> Tensor:
+        return self.callable(x).sum()
+
+    def grad(self, x: Var) -> Var:
+        if inside_functional_transform():
+            return torch.func.grad(self.value)(x)
+        attached = torch.is_grad_enabled()
+        with torch.enable_grad():
+            points = [
+                t if attached and t.requires_grad else t.detach().requires_grad_()
+                for t in tree.leaves(x)
+            ]
+            value = self.value(tree.rebuild(x, points))
+            if not value.requires_grad:
+                raise InputError(
+                    "The callable of Smooth returned a value that does not depend on x through "
+                    "autograd. Compute it with torch operations and without detach() or item()."
+                )
+            # A point made here must not pass for something that wants a gradient.
+            attached = attached and (
+                any(t.requires_grad for t in tree.leaves(x)) or bool(leaves_behind([value], points))
+            )
+            grads = torch.autograd.grad(value, points, create_graph=attached)
+        return tree.rebuild(x, grads)
+
+    def lipschitz(self) -> float | None:
+        return self.constant

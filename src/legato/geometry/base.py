@@ -1,0 +1,103 @@
+"""The contract of a geometry: a Legendre function and its two gradient maps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from legato._tree import Var
+from legato.errors import DomainError
+
+
+class Geometry(ABC):
+    r"""A Legendre function ψ, seen through the four maps that Bregman algorithms need.
+
+    .. math:: D_ψ(x, z) = ψ(x) − ψ(z) − ⟨∇ψ(z), x − z⟩
+
+    Points carry *mirror coordinates* y = ∇ψ(x); algorithms live there because mirror coordinates
+    stay finite and informative where x itself rounds to the boundary.
+    Reference: Bregman (1967); Bauschke, Bolte, Teboulle (2017).
+    """
+
+    @abstractmethod
+    def value(self, x: Var) -> Tensor:
+        """ψ(x), summed over all entries."""
+
+    @abstractmethod
+    def mirror(self, x: Var) -> Var:
+        """∇ψ(x)."""
+
+    @abstractmethod
+    def unmirror(self, y: Var) -> Var:
+        """∇ψ*(y), the inverse of :meth:`mirror`; finite for every finite y."""
+
+    @abstractmethod
+    def interior(self, x: Var) -> Tensor:
+        """Entrywise: is x strictly inside the domain?"""
+
+    def distance(self, x: Var, z: Var) -> Tensor:
+        """D_ψ(x, z), summed over all entries."""
+        return self.value(x) - self.value(z) - (self.mirror(z) * (x - z)).sum()
+
+    def mirror_interior(self, y: Var) -> Tensor:
+        """Entrywise: is y in the range of ∇ψ? For most geometries that is the whole space."""
+        return torch.isfinite(y)
+
+    def centre(self, like: Var) -> Var:
+        """A neutral starting point shaped like ``like``, in mirror coordinates."""
+        return torch.zeros_like(like)
+
+    def metric(self, y: Var, v: Var) -> Var:
+        """∇²ψ*(y) v: how a small change v of the mirror coordinates moves the point."""
+        with torch.enable_grad():
+            y = y.detach().requires_grad_()
+            (out,) = torch.autograd.grad(self.unmirror(y), y, v)
+        return out
+
+    def inverse_metric(self, y: Var, v: Var) -> Var:
+        """∇²ψ(∇ψ*(y)) v, with 0 where the point has reached the boundary numerically."""
+        with torch.enable_grad():
+            x = self.unmirror(y.detach()).detach().requires_grad_()
+            (out,) = torch.autograd.grad(self.mirror(x), x, v)
+        return torch.where(torch.isfinite(out), out, torch.zeros_like(out))
+
+    def transport(self, before: Var, after: Var, w: Var) -> Var:
+        r"""Carry a mirror cotangent from ``before`` to ``after``.
+
+        .. math:: ∇²ψ^*(y_{after})\,∇²ψ(x_{before})\,w
+
+        This ratio is what makes the fixed-point family exact at boundary solutions, where mirror
+        coordinates drift to infinity while the point stands still. Separable geometries override
+        it with a quotient taken in mirror coordinates, which cannot underflow.
+        """
+        return self.metric(after, self.inverse_metric(before, w))
+
+    def require_interior(self, x: Tensor, name: str = "x0") -> None:
+        """Raise a :class:`~legato.errors.DomainError` unless x is strictly inside the domain."""
+        inside = self.interior(x)
+        if not bool(inside.all()):
+            outside = ~inside
+            index = tuple(int(i) for i in outside.nonzero()[0])
+            where = f", first at {index}" if inside.shape == x.shape else ""
+            example = f" with value {float(x[index]):g}" if inside.shape == x.shape else ""
+            raise DomainError(
+                f"{name} must lie strictly inside the domain of {self!r}, but {int(outside.sum())} "
+                f"of {inside.numel()} entries do not{where}{example}. "
+                f"{self._advice()} Or leave x0=None for a neutral start."
+            )
+
+    def _advice(self) -> str:
+        return "Choose a start inside."
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def bounded_exp(t: Tensor) -> Tensor:
+    """exp(t), saturating at the largest finite number instead of overflowing."""
+    limit = 88.0 if t.dtype == torch.float32 else 709.0
+    if t.dtype in (torch.float16, torch.bfloat16):
+        limit = 11.0 if t.dtype == torch.float16 else 88.0
+    return torch.exp(torch.clamp(t, max=limit))

@@ -1,0 +1,53 @@
+"""The Burg entropy (log barrier) geometry on the positive orthant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from legato._tree import Var
+from legato.geometry.base import Geometry
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Burg(Geometry):
+    r"""The log barrier, the geometry of Poisson likelihoods.
+
+    .. math:: ψ(x) = −\sum_i \log x_i, \quad ∇ψ(x) = −1/x, \quad
+              D_ψ(x, z) = \sum_i x_i/z_i − \log(x_i/z_i) − 1
+
+    ∇ψ takes negative values only. A mirror variable that is not negative belongs to no point;
+    ``unmirror`` saturates there at a huge finite value and ``solve`` reports it.
+    Reference: Bauschke, Bolte, Teboulle (2017), Section 5.
+    """
+
+    def value(self, x: Var) -> Tensor:
+        return -torch.log(x).sum()
+
+    def mirror(self, x: Var) -> Var:
+        return -1 / x
+
+    def unmirror(self, y: Var) -> Var:
+        return -1 / torch.clamp(y, max=-(torch.finfo(y.dtype).max ** -0.5))
+
+    def distance(self, x: Var, z: Var) -> Tensor:
+        ratio = x / z
+        return (ratio - torch.log(ratio) - 1).sum()
+
+    def interior(self, x: Var) -> Tensor:
+        return (x > 0) & torch.isfinite(x)
+
+    def mirror_interior(self, y: Var) -> Tensor:
+        return (y < 0) & torch.isfinite(y)
+
+    def centre(self, like: Var) -> Var:
+        return -torch.ones_like(like)
+
+    def transport(self, before: Var, after: Var, w: Var) -> Var:
+        ratio = before / after
+        return ratio * ratio * w
+
+    def _advice(self) -> str:
+        return "Burg needs x > 0."

@@ -1,0 +1,50 @@
+"""A radial geometry that grows like the fourth power."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from legato._tree import Var
+from legato.geometry.base import Geometry
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Quartic(Geometry):
+    r"""The kernel for objectives of degree four, such as matrix factorisation or phase retrieval.
+
+    .. math:: ψ(x) = ¼‖x‖⁴ + ½‖x‖², \quad ∇ψ(x) = (‖x‖² + 1)\,x
+
+    The norm runs over ``dim``; other axes are batches. ∇ψ*(y) = y/(1 + s²) with the real root s of
+    s³ + s = ‖y‖. Reference: Bolte, Sabach, Teboulle, Vaisbourd (2018).
+    """
+
+    dim: int | tuple[int, ...] = -1
+
+    def value(self, x: Var) -> Tensor:
+        square = (x * x).sum(self.dim)
+        return (0.25 * square * square + 0.5 * square).sum()
+
+    def mirror(self, x: Var) -> Var:
+        return ((x * x).sum(self.dim, keepdim=True) + 1) * x
+
+    def unmirror(self, y: Var) -> Var:
+        # Scaling by the largest entry keeps the norm finite and differentiable at 0.
+        scale = y.detach().abs().amax(self.dim, keepdim=True)
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        square = ((y / scale) ** 2).sum(self.dim, keepdim=True)
+        positive = square > 0
+        root = torch.sqrt(torch.where(positive, square, torch.ones_like(square)))
+        length = torch.where(positive, scale * root, torch.zeros_like(root))
+        length = torch.clamp(length, max=0.3 * torch.finfo(y.dtype).max)
+        s = 2 / math.sqrt(3) * torch.sinh(torch.asinh(1.5 * math.sqrt(3) * length) / 3)
+        return y / (1 + s * s)
+
+    def interior(self, x: Var) -> Tensor:
+        return torch.isfinite(x)
+
+    def __repr__(self) -> str:
+        return f"Quartic(dim={self.dim})"

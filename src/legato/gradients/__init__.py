@@ -1,0 +1,36 @@
+"""Ways to differentiate an iteration, and the linear solvers behind some of them."""
+
+from legato.gradients.base import Backward, GradientStrategy
+from legato.gradients.fixed_point import FixedPoint, Implicit, OneStep
+from legato.gradients.forward import Forward
+from legato.gradients.linear_solvers import (
+    CG,
+    GMRES,
+    BiCGStab,
+    DenseSolver,
+    LinearSolver,
+    Neumann,
+    spectral_radius,
+)
+from legato.gradients.linearisation import Linearisation
+from legato.gradients.piggyback import Piggyback
+from legato.gradients.unroll import Unroll
+
+__all__ = [
+    "CG",
+    "GMRES",
+    "Backward",
+    "BiCGStab",
+    "DenseSolver",
+    "FixedPoint",
+    "Forward",
+    "GradientStrategy",
+    "Implicit",
+    "LinearSolver",
+    "Linearisation",
+    "Neumann",
+    "OneStep",
+    "Piggyback",
+    "Unroll",
+    "spectral_radius",
+]

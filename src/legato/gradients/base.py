@@ -1,0 +1,59 @@
+"""The contract of a gradient strategy, and what it reports."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from legato.algorithms import Algorithm, Run, Stop, Trace
+from legato.errors import GradientError
+
+
+@dataclass
+class Backward:
+    """What happened in the backward pass; empty until ``.backward()`` has run.
+
+    ``residual`` is ‖ξ − (I − A_x)ᵀv‖/‖ξ‖ for the fixed-point family, and the share of the cotangent
+    that truncation dropped for ``Unroll``.
+    """
+
+    residual: float | None = None
+    iterations: int | None = None
+    spectral_radius: float | None = None
+    converged: bool | None = None
+
+    @property
+    def bound(self) -> float | None:
+        """‖v − v*‖/‖ξ‖ ≤ residual/(1 − ρ), infinite where ρ ≥ 1, None where ρ is unknown."""
+        if self.residual is None or self.spectral_radius is None:
+            return None
+        room = 1 - self.spectral_radius
+        return self.residual / room if room > 0 else float("inf")
+
+
+class GradientStrategy(ABC):
+    """A way to differentiate an iteration; passed to :func:`legato.solve`."""
+
+    @abstractmethod
+    def differentiate(
+        self,
+        problem: Any,
+        algorithm: Algorithm,
+        state: Any,
+        stop: Stop,
+        trace: Trace | None,
+        report: Backward,
+    ) -> Run:
+        """Iterate from ``state`` and return a run whose state is attached to the graph."""
+
+
+def refuse_second_derivatives() -> None:
+    """Called in a backward pass that cannot itself be differentiated."""
+    if torch.is_grad_enabled():
+        raise GradientError(
+            "Second derivatives (create_graph=True) go through Unroll() only: the other strategies "
+            "compute the first one without a graph. Use gradient=Unroll()."
+        )

@@ -1,0 +1,238 @@
+"""Differentiating the fixed-point equation x* = 𝒜(x*, θ) instead of the path to it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato import _tree as tree
+from legato._checks import as_number, inside_functional_transform, values_readable
+from legato._tree import Var
+from legato.algorithms import Algorithm, Run, Stop, Trace, run
+from legato.errors import (
+    GradientError,
+    InexactGradientWarning,
+    InputError,
+    NonContractiveWarning,
+    NotConvergedWarning,
+)
+from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
+from legato.gradients.linear_solvers import (
+    GMRES,
+    LinearResult,
+    LinearSolver,
+    Neumann,
+    attainable,
+    spectral_radius,
+)
+from legato.gradients.linearisation import Linearisation
+
+FORWARD_TOLERANCE = 1e-3
+"""Residual above which a solution is too far from a fixed point to be differentiated as one."""
+
+
+class FixedPointGradient(GradientStrategy):
+    r"""What the fixed-point family shares: solve detached, attach one step, replace its cotangent.
+
+    .. math:: \frac{dL}{dθ} = A_θ^⊤ v, \qquad (I − A_x)^⊤ v = ξ = ∇_x L
+
+    Memory does not grow with the number of iterations. The derivative is taken at the last iterate,
+    in coordinates that are exact at boundary solutions (see ``Geometry.transport``).
+    Reference: Section 4.3 of Ochs et al. (2016), with errata 8 and 13.
+    """
+
+    @abstractmethod
+    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
+        """Solve (I − A_x)ᵀw = ξ for flat cotangents of the state."""
+
+    def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
+        """Say what is wrong with a result, in words and numbers."""
+
+    @torch.compiler.disable(reason="the backward solve is data-dependent")  # type: ignore[untyped-decorator]
+    def differentiate(
+        self,
+        problem: Any,
+        algorithm: Algorithm,
+        state: Any,
+        stop: Stop,
+        trace: Trace | None,
+        report: Backward,
+    ) -> Run:
+        with torch.no_grad():
+            done = run(problem, algorithm, tree.detach(state), stop, trace=trace)
+        if not torch.is_grad_enabled():
+            return done
+        stationary, before = algorithm.stationary(done.state)
+        before = tree.detach(before)
+        after = tree.leaves(stationary.step(problem, before))
+        if not any(t.requires_grad for t in after):
+            return done
+        if inside_functional_transform():
+            raise GradientError(
+                f"{type(self).__name__} solves its linear system in .backward() and cannot be used "
+                "inside torch.func transforms. Use Unroll() there, or call .backward()."
+            )
+        _warn_unless_stationary(done, stop)
+
+        def backward(grads: Sequence[Tensor]) -> list[Tensor]:
+            linearisation = Linearisation(problem, stationary, before)
+            result = self.adjoint(problem, linearisation, tree.rebuild(before, grads))
+            report.residual = result.residual
+            report.iterations = result.iterations
+            report.spectral_radius = result.spectral_radius
+            report.converged = result.converged
+            self.conclude(result, linearisation)
+            w = tree.unflatten(before, result.solution)
+            return tree.leaves(linearisation.transport(w))
+
+        leaves = tree.leaves(before)
+        attached = _ReplaceCotangent.apply(backward, leaves, *after)  # type: ignore[no-untyped-call]
+        done.state = algorithm.merge(done.state, tree.rebuild(before, attached))
+        return done
+
+
+def _warn_unless_stationary(done: Run, stop: Stop) -> None:
+    if not values_readable():
+        return
+    residual = as_number(done.residual)
+    allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
+    if residual > allowed:
+        warnings.warn(
+            f"The solve ended after {done.iterations} iterations with residual {residual:.2e} > "
+            f"{allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
+            "one is off by an unknown amount. Give Stop more iterations or a looser tol, or use "
+            "Unroll(), which is exact for any number of iterations.",
+            NotConvergedWarning,
+            stacklevel=5,
+        )
+
+
+class _ReplaceCotangent(torch.autograd.Function):
+    """The solution; its backward turns ξ into the cotangent of the attached step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        backward: Callable[[Sequence[Tensor]], list[Tensor]],
+        before: list[Tensor],
+        *after: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.solve = backward
+        return tuple(t.detach().clone() for t in before)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        refuse_second_derivatives()
+        return (None, None, *ctx.solve(grads))
+
+
+def warn_if_inexact(result: LinearResult, linearisation: Linearisation, tol: float) -> None:
+    """Warn about a missed tolerance, and about a map that does not contract."""
+    radius = result.spectral_radius
+    eps = torch.finfo(result.solution.dtype).eps
+    suspicious = radius is not None and radius > 1 - math.sqrt(eps)
+    if suspicious and result.converged:
+        # Ritz values of a non-normal map may leave its spectrum: ask power iteration.
+        radius = spectral_radius(linearisation.transposed, result.solution)
+        result.spectral_radius = radius
+        suspicious = radius > 1 - math.sqrt(eps)
+    if suspicious or (radius is not None and not math.isfinite(radius)):
+        warnings.warn(
+            f"The iteration does not contract at its solution: the spectral radius of A_x is about "
+            f"{radius:.6g}. The solution is not unique, not isolated, or not attracting (without "
+            "strict complementarity it tends to 1), so its derivative is not defined by the "
+            "fixed-point equation. Use Unroll(), or make the solution unique, e.g. by adding "
+            "SquaredNorm or NegativeEntropy. Relative residual of the backward solve: "
+            f"{result.residual:.2e}.",
+            NonContractiveWarning,
+            stacklevel=2,
+        )
+    elif not result.converged:
+        known = "" if radius is None else f" The spectral radius of A_x is about {radius:.6g}."
+        warnings.warn(
+            f"The backward solve stopped after {result.iterations} products with relative residual "
+            f"{result.residual:.2e} > {tol:.0e}: the gradient is approximate.{known} Allow more "
+            "iterations or terms, loosen tol, or use Implicit(GMRES()) or Unroll().",
+            InexactGradientWarning,
+            stacklevel=2,
+        )
+
+
+@dataclass(frozen=True)
+class FixedPoint(FixedPointGradient):
+    r"""The geometric series at the solution, cut off after ``terms`` terms.
+
+    .. math:: v = \sum_{k=0}^{K−1} (A_x^⊤)^k ξ
+
+    The paper's methods with a "2" in their names. Stops early once the rest is below ``tol`` and
+    warns where it is not; ``tol=None`` takes exactly ``terms`` terms without comment.
+    Reference: Section 4.3 of Ochs et al. (2016), with errata 8.
+    """
+
+    terms: int = 100
+    tol: float | None = 1e-6
+
+    def __post_init__(self) -> None:
+        if isinstance(self.terms, bool) or not isinstance(self.terms, int) or self.terms < 1:
+            raise InputError(f"FixedPoint needs a positive number of terms, not {self.terms!r}.")
+
+    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
+        return Neumann(self.tol, self.terms).solve(linearisation.transposed, tree.flatten(xi))
+
+    def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
+        if self.tol is not None:
+            warn_if_inexact(result, linearisation, attainable(self.tol, result.solution))
+
+
+@dataclass(frozen=True)
+class OneStep(FixedPointGradient):
+    """The derivative of the last step alone, v = ξ: cheapest, and biased by a factor up to 1 − ρ.
+
+    Reports the relative residual ‖A_xᵀξ‖/‖ξ‖ and warns where it exceeds ``tol``: then most of the
+    gradient is missing. Reference: Bolte, Pauwels, Vaiter (2023).
+    """
+
+    tol: float | None = 0.5
+
+    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
+        result = Neumann(None, 1).solve(linearisation.transposed, tree.flatten(xi))
+        result.converged = self.tol is None or result.residual <= self.tol
+        return result
+
+    def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
+        if not result.converged:
+            warnings.warn(
+                f"OneStep leaves out a part of relative size {result.residual:.2g} of the "
+                "cotangent: the iteration contracts too slowly for a one-step gradient. Use "
+                "FixedPoint(terms), Implicit() or Unroll().",
+                InexactGradientWarning,
+                stacklevel=2,
+            )
+
+
+@dataclass(frozen=True)
+class Implicit(FixedPointGradient):
+    r"""The implicit function theorem on the fixed-point equation, with an iterative linear solve.
+
+    .. math:: v = (I − A_x^⊤)^{-1} ξ
+
+    The paper's "-impl" methods. ``solver`` is GMRES, BiCGStab, CG, Neumann or Dense from
+    ``legato.gradients``; a missed tolerance warns with its number.
+    Reference: Section 4.3 of Ochs et al. (2016).
+    """
+
+    solver: LinearSolver = field(default_factory=GMRES)
+
+    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
+        return self.solver.solve(linearisation.transposed, tree.flatten(xi))
+
+    def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
+        tol = getattr(self.solver, "tol", None) or 1e-6
+        warn_if_inexact(result, linearisation, attainable(tol, result.solution))

@@ -1,0 +1,166 @@
+"""Forward-mode differentiation: tangents carried along with the iteration."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato import _tree as tree
+from legato.algorithms import Algorithm, Run, Stop, Trace, run
+from legato.errors import GradientError, InexactGradientWarning, InputError
+from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
+from legato.gradients.linearisation import Linearisation
+
+
+class Forward(GradientStrategy):
+    r"""The paper's forward mode: dx/dθ is computed during the iteration, online.
+
+    .. math:: \frac{dx^{n+1}}{dθ} = A_x(x^n)\,\frac{dx^n}{dθ} + A_θ(x^n)
+
+    Exact like :class:`Unroll`; memory grows with the number of entries of ``params``, not with the
+    number of iterations. Only the listed tensors get a gradient; a tensor that needs one and is not
+    listed causes a warning. Reference: Section 4.2 of Ochs et al. (2016).
+    """
+
+    def __init__(self, *params: Tensor | Sequence[Tensor]) -> None:
+        flat = [t for p in params for t in ([p] if isinstance(p, Tensor) else p)]
+        if not flat or not all(isinstance(t, Tensor) for t in flat):
+            raise InputError("Forward needs the tensors to differentiate in: Forward(theta, …).")
+        idle = [i for i, t in enumerate(flat) if not t.requires_grad]
+        if idle:
+            raise InputError(
+                f"Forward: parameter {idle[0]} does not require a gradient. Call "
+                ".requires_grad_() on it before building the problem."
+            )
+        self.params = flat
+
+    @torch.compiler.disable(reason="tangents are carried by nested backward passes")  # type: ignore[untyped-decorator]
+    def differentiate(
+        self,
+        problem: Any,
+        algorithm: Algorithm,
+        state: Any,
+        stop: Stop,
+        trace: Trace | None,
+        report: Backward,
+    ) -> Run:
+        if not torch.is_grad_enabled():
+            return run(problem, algorithm, state, stop, trace=trace)
+        carrier = _Carrier(algorithm, self.params, state)
+        with torch.no_grad():
+            done = run(problem, carrier, carrier.state, stop, trace=trace)
+        if not carrier.influenced:
+            raise GradientError(
+                "None of the parameters given to Forward influences the iteration: the problem was "
+                "built from other tensors (copies, detached or converted ones)."
+            )
+        primal, tangents = done.state
+        values = [t.detach() for t in tree.leaves(primal)]
+        attached = _Contract.apply(values, tangents, *self.params)  # type: ignore[no-untyped-call]
+        return replace(done, state=tree.rebuild(primal, attached), window=None)
+
+
+class _Carrier(Algorithm):
+    """An algorithm whose state is (state, tangents): one leading axis of all parameter entries."""
+
+    def __init__(self, algorithm: Algorithm, params: list[Tensor], state: Any) -> None:
+        self.algorithm = algorithm
+        self.params = params
+        self.influenced = False
+        self.checked = False
+        count = sum(p.numel() for p in params)
+        start = tree.leaves(state)
+        tangents = [t.new_zeros(count, *t.shape) for t in start]
+        self._add_start(start, tangents)
+        self.state = (tree.detach(state), tuple(tangents))
+        self.seeds = self._seeds(count)
+
+    def _seeds(self, count: int) -> list[Tensor]:
+        """θ̇ for every entry of every parameter: the rows of an identity matrix, cut up."""
+        seeds, offset = [], 0
+        for p in self.params:
+            seed = p.new_zeros(count, p.numel())
+            seed[offset : offset + p.numel()] = torch.eye(p.numel(), dtype=p.dtype, device=p.device)
+            seeds.append(seed.reshape(count, *p.shape))
+            offset += p.numel()
+        return seeds
+
+    def _add_start(self, start: list[Tensor], tangents: list[Tensor]) -> None:
+        """The start may depend on the parameters too."""
+        for i, leaf in enumerate(start):
+            if not leaf.requires_grad:
+                continue
+            rows = []
+            for entry in torch.eye(leaf.numel(), dtype=leaf.dtype, device=leaf.device):
+                grads = torch.autograd.grad(
+                    leaf,
+                    self.params,
+                    entry.reshape(leaf.shape),
+                    retain_graph=True,
+                    allow_unused=True,
+                )
+                pieces = [
+                    torch.zeros_like(p) if g is None else g
+                    for g, p in zip(grads, self.params, strict=True)
+                ]
+                rows.append(torch.cat([g.reshape(-1) for g in pieces]))
+            tangents[i] = torch.stack(rows, dim=1).reshape(-1, *leaf.shape)
+            self.influenced = True
+
+    def init(self, problem: Any, x0: Any) -> Any:
+        return self.state
+
+    def step(self, problem: Any, state: Any) -> Any:
+        primal, tangents = state
+        linear = Linearisation(problem, self.algorithm, primal, self.params)
+        if not self.checked:
+            self.checked = True
+            self._warn_about_others(linear)
+        moved = linear.jvp(tangents, self.seeds)
+        self.influenced = self.influenced or linear.depends_on_parameters
+        return tree.detach(linear.after), tuple(t.detach() for t in tree.leaves(moved))
+
+    def _warn_about_others(self, linear: Linearisation) -> None:
+        others = linear.other_leaves()
+        if others:
+            shapes = ", ".join(str(tuple(t.shape)) for t in others)
+            warnings.warn(
+                f"The problem depends on tensors that require a gradient but were not given to "
+                f"Forward (shapes {shapes}): they will get none. List them, or use Unroll().",
+                InexactGradientWarning,
+                stacklevel=6,
+            )
+
+    def solution(self, state: Any) -> Any:
+        return self.algorithm.solution(state[0])
+
+    def residual(self, before: Any, after: Any) -> Tensor:
+        return self.algorithm.residual(before[0], after[0])
+
+
+class _Contract(torch.autograd.Function):
+    """The final state; its backward contracts the cotangent with the tangents."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: list[Tensor], tangents: tuple[Tensor, ...], *params: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.tangents = tangents
+        ctx.shapes = [p.shape for p in params]
+        return tuple(v.clone() for v in values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        refuse_second_derivatives()
+        parts = [
+            t.reshape(t.shape[0], -1) @ g.reshape(-1)
+            for t, g in zip(ctx.tangents, grads, strict=True)
+        ]
+        total = torch.stack(parts).sum(0)
+        pieces = torch.split(total, [s.numel() for s in ctx.shapes])
+        return (None, None, *(p.reshape(s) for p, s in zip(pieces, ctx.shapes, strict=True)))

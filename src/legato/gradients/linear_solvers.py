@@ -1,0 +1,325 @@
+"""Matrix-free solvers for (I − M)w = ξ; every one reports its residual."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from legato.errors import GradientError, InputError
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class LinearResult:
+    """A solution with its certificate; ``residual`` is relative to ‖ξ‖."""
+
+    solution: Tensor
+    residual: float
+    iterations: int
+    converged: bool
+    spectral_radius: float | None = None
+
+
+class LinearSolver(ABC):
+    """Solves (I − M)w = ξ, given w ↦ Mw."""
+
+    @abstractmethod
+    def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        """Find w; never raise for a missed tolerance, report it."""
+
+
+def attainable(tol: float, xi: Tensor) -> float:
+    """A tolerance that this precision can reach."""
+    return max(tol, 50 * torch.finfo(xi.dtype).eps)
+
+
+def relative_residual(product: Product, w: Tensor, xi: Tensor) -> float:
+    return float(torch.linalg.vector_norm(xi - w + product(w)) / torch.linalg.vector_norm(xi))
+
+
+def spectral_radius(product: Product, like: Tensor, iterations: int = 100) -> float:
+    """The modulus of the dominant eigenvalue of M, by power iteration.
+
+    The growth is averaged over the second half of the iterations, which also settles complex pairs.
+    Accurate to about 1/iterations in log ρ, and exact for a single dominant eigenvalue.
+    """
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    logs: list[float] = []
+    for _ in range(iterations):
+        v = v / torch.linalg.vector_norm(v)
+        v = product(v)
+        growth = float(torch.linalg.vector_norm(v))
+        if growth == 0 or not math.isfinite(growth):
+            return growth
+        logs.append(math.log(growth))
+    tail = logs[len(logs) // 2 :]
+    return math.exp(sum(tail) / len(tail))
+
+
+def _require(tol: float, maximum: int) -> None:
+    if not tol > 0 or maximum < 1:
+        raise InputError(
+            f"A linear solver needs tol > 0 and at least 1 iteration, not {tol}, {maximum}."
+        )
+
+
+def _nothing(xi: Tensor) -> LinearResult:
+    return LinearResult(torch.zeros_like(xi), 0.0, 0, True)
+
+
+@dataclass(frozen=True)
+class GMRES(LinearSolver):
+    r"""Generalised minimal residuals with restarts, for any I − M.
+
+    .. math:: w_k = \arg\min_{w ∈ 𝒦_k} ‖ξ − (I − M)w‖
+
+    Reference: Saad and Schultz (1986).
+    """
+
+    tol: float = 1e-6
+    restart: int = 50
+    iterations: int = 500
+
+    def __post_init__(self) -> None:
+        _require(self.tol, min(self.restart, self.iterations))
+
+    def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        size = float(torch.linalg.vector_norm(xi))
+        if size == 0:
+            return _nothing(xi)
+        tol = attainable(self.tol, xi)
+        w, r = torch.zeros_like(xi), xi
+        used, radius, residual = 0, None, 1.0
+        while used < self.iterations and residual > tol:
+            cycle = min(self.restart, self.iterations - used, xi.numel())
+            update, count, ritz = _arnoldi_cycle(product, r, cycle, tol * size)
+            w = w + update
+            used += count
+            radius = ritz if radius is None else max(radius, ritz)
+            r = xi - w + product(w)
+            previous, residual = residual, float(torch.linalg.vector_norm(r)) / size
+            if not residual < 0.999 * previous:  # a whole cycle without progress
+                break
+        return LinearResult(w, residual, used, residual <= 2 * tol, radius)
+
+
+def _arnoldi_cycle(
+    product: Product, r: Tensor, size: int, target: float
+) -> tuple[Tensor, int, float]:
+    """One GMRES cycle: the update, the number of products, and max|1 − Ritz value|."""
+    beta = torch.linalg.vector_norm(r)
+    basis = r.new_zeros(size + 1, r.numel())
+    basis[0] = r / beta
+    H = torch.zeros(size + 1, size, dtype=torch.float64)
+    count = 0
+    for k in range(size):
+        v = basis[k] - product(basis[k])
+        known = basis[: k + 1]
+        first = known @ v  # twice is enough (Kahan): orthogonal to working precision
+        v = v - first @ known
+        second = known @ v
+        v = v - second @ known
+        length = torch.linalg.vector_norm(v)
+        H[: k + 1, k] = (first + second).double().cpu()
+        H[k + 1, k] = length.double().cpu()
+        count = k + 1
+        rhs = torch.zeros(count + 1, 1, dtype=torch.float64)
+        rhs[0] = beta.double().cpu()
+        fit = torch.linalg.lstsq(H[: count + 1, :count], rhs, driver="gelsd").solution
+        error = float(torch.linalg.vector_norm(H[: count + 1, :count] @ fit - rhs))
+        if error <= 0.5 * target or float(length) <= 1e-14 * float(H[: k + 2, k].norm()):
+            break
+        basis[k + 1] = v / length
+    update = fit[:, 0].to(r) @ basis[:count]
+    ritz = torch.linalg.eigvals(H[:count, :count])
+    return update, count, float((1 - ritz).abs().max())
+
+
+@dataclass(frozen=True)
+class BiCGStab(LinearSolver):
+    """Stabilised bi-conjugate gradients: short recurrences for any I − M.
+
+    Reference: van der Vorst (1992).
+    """
+
+    tol: float = 1e-6
+    iterations: int = 500
+
+    def __post_init__(self) -> None:
+        _require(self.tol, self.iterations)
+
+    def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        size = float(torch.linalg.vector_norm(xi))
+        if size == 0:
+            return _nothing(xi)
+        tol = attainable(self.tol, xi)
+
+        def apply(v: Tensor) -> Tensor:
+            return v - product(v)
+
+        w, r = torch.zeros_like(xi), xi.clone()
+        shadow, p = r.clone(), r.clone()
+        rho = torch.dot(shadow, r)
+        count = 0
+        while count < self.iterations:
+            count += 1
+            v = apply(p)
+            alpha = rho / torch.dot(shadow, v)
+            s = r - alpha * v
+            t = apply(s)
+            square = torch.dot(t, t)
+            omega = torch.dot(t, s) / square if float(square) > 0 else torch.zeros_like(alpha)
+            step = alpha * p + omega * s
+            if not bool(torch.isfinite(step).all()):
+                break
+            w = w + step
+            r = s - omega * t
+            if float(torch.linalg.vector_norm(r)) <= tol * size:
+                break
+            new = torch.dot(shadow, r)
+            if float(new) == 0 or float(omega) == 0:
+                break
+            p = r + (new / rho) * (alpha / omega) * (p - omega * v)
+            rho = new
+        residual = relative_residual(product, w, xi)
+        radius = spectral_radius(product, xi, 20)
+        return LinearResult(w, residual, count, residual <= 2 * tol, radius)
+
+
+@dataclass(frozen=True)
+class CG(LinearSolver):
+    """Conjugate gradients, where I − M is symmetric positive definite.
+
+    That is so for gradient descent on a smooth problem, where I − A_x = αH is a Hessian: this is
+    the Hessian solve of Section 4.1 of Ochs et al. (2016). A lack of symmetry is detected by a
+    random probe and refused. Reference: Hestenes and Stiefel (1952).
+    """
+
+    tol: float = 1e-6
+    iterations: int = 500
+
+    def __post_init__(self) -> None:
+        _require(self.tol, self.iterations)
+
+    def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        size = float(torch.linalg.vector_norm(xi))
+        if size == 0:
+            return _nothing(xi)
+        self._require_symmetric(product, xi)
+        tol = attainable(self.tol, xi)
+        w, r = torch.zeros_like(xi), xi.clone()
+        p = r.clone()
+        square = torch.dot(r, r)
+        count = 0
+        while count < self.iterations:
+            count += 1
+            v = p - product(p)
+            curvature = torch.dot(p, v)
+            if not float(curvature) > 0:
+                break
+            alpha = square / curvature
+            w = w + alpha * p
+            r = r - alpha * v
+            new = torch.dot(r, r)
+            if float(new.sqrt()) <= tol * size:
+                break
+            p = r + (new / square) * p
+            square = new
+        residual = relative_residual(product, w, xi)
+        radius = spectral_radius(product, xi, 20)
+        return LinearResult(w, residual, count, residual <= 2 * tol, radius)
+
+    def _require_symmetric(self, product: Product, xi: Tensor) -> None:
+        generator = torch.Generator().manual_seed(1)
+        u, v = torch.randn(2, xi.numel(), generator=generator, dtype=torch.float64).to(xi)
+        left, right = torch.dot(product(u), v), torch.dot(u, product(v))
+        scale = torch.linalg.vector_norm(product(u)) * torch.linalg.vector_norm(v)
+        tolerance = 1e3 * torch.finfo(xi.dtype).eps
+        if float((left - right).abs()) > tolerance * float(scale) * math.sqrt(xi.numel()):
+            raise GradientError(
+                f"CG needs a symmetric I − A_x, but ⟨A_xu, v⟩ − ⟨u, A_xv⟩ = "
+                f"{float(left - right):g}: only gradient descent on a smooth problem in the "
+                "Euclidean geometry is symmetric. Use Implicit(GMRES()) or Implicit(BiCGStab())."
+            )
+
+
+@dataclass(frozen=True)
+class Neumann(LinearSolver):
+    r"""The geometric series, w = Σ_k M^k ξ, which converges where ρ(M) < 1.
+
+    The residual after k terms is exactly M^k ξ, so the certificate is free.
+    Reference: Section 4.3 of Ochs et al. (2016), with errata 8.
+    """
+
+    tol: float | None = 1e-6
+    iterations: int = 1000
+
+    def __post_init__(self) -> None:
+        _require(1.0 if self.tol is None else self.tol, self.iterations)
+
+    def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        size = float(torch.linalg.vector_norm(xi))
+        if size == 0:
+            return _nothing(xi)
+        tol = 0.0 if self.tol is None else attainable(self.tol, xi)
+        w, term = xi.clone(), xi
+        sizes = [size]
+        while True:
+            term = product(term)
+            sizes.append(float(torch.linalg.vector_norm(term)))
+            residual = sizes[-1] / size
+            terms = len(sizes) - 1
+            if not residual > tol or terms >= self.iterations or not math.isfinite(residual):
+                break
+            w = w + term
+        return LinearResult(w, residual, terms, residual <= tol, _decay(sizes))
+
+
+def _decay(sizes: list[float]) -> float | None:
+    """The rate at which the last half of a sequence of norms decays."""
+    usable = [s for s in sizes if s > 0 and math.isfinite(s)]
+    if len(usable) < len(sizes) and sizes[-1] != 0:
+        return math.inf
+    if len(usable) < 2:
+        return 0.0
+    start = len(usable) // 2 if len(usable) > 3 else len(usable) - 2
+    return float((usable[-1] / usable[start]) ** (1 / (len(usable) - 1 - start)))
+
+
+@dataclass(frozen=True)
+class DenseSolver(LinearSolver):
+    """The matrix I − M written out and factorised; for small problems and for checking others.
+
+    Reference: Golub and Van Loan, *Matrix Computations*.
+    """
+
+    largest: int = 2048
+
+    def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        n = xi.numel()
+        if n > self.largest:
+            raise GradientError(
+                f"DenseSolver would write out a {n} × {n} matrix. Use GMRES(), or raise "
+                f"DenseSolver(largest={n}) if that is meant."
+            )
+        size = float(torch.linalg.vector_norm(xi))
+        identity = torch.eye(n, dtype=xi.dtype, device=xi.device)
+        M = torch.stack([product(e) for e in identity], dim=1)
+        radius = float(torch.linalg.eigvals(M).abs().max())
+        if size == 0:
+            return _nothing(xi)
+        # Least squares of minimal norm: also defined, and certified by its residual, if singular.
+        w = torch.linalg.lstsq(
+            (identity - M).cpu(), xi.cpu().unsqueeze(-1), driver="gelsd"
+        ).solution
+        w = w.squeeze(-1).to(xi)
+        residual = relative_residual(product, w, xi)
+        tol = math.sqrt(torch.finfo(xi.dtype).eps)
+        return LinearResult(w, residual, n, residual <= tol, radius)

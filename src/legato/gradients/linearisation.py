@@ -1,0 +1,131 @@
+"""The derivative of one step at one state, as matrix-free products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato import _tree as tree
+from legato._graph import leaves_behind
+from legato._tree import Var
+from legato.algorithms import Algorithm
+
+
+class Linearisation:
+    r"""The Jacobian of s ↦ step(s, θ) at ``state``, with products from both sides.
+
+    Products from the left are ordinary vector–Jacobian products. Products from the right use that
+    w ↦ Jᵀw is linear, so its own vector–Jacobian product is t ↦ Jt: one backward pass each through
+    a graph that is built once, for any operation that can be differentiated twice.
+    """
+
+    def __init__(
+        self,
+        problem: Any,
+        algorithm: Algorithm,
+        state: Var,
+        parameters: Sequence[Tensor] = (),
+    ) -> None:
+        self.algorithm = algorithm
+        self.state = tree.detach(state)
+        with torch.enable_grad():
+            self._inputs = [t.detach().requires_grad_() for t in tree.leaves(state)]
+            self.after = algorithm.step(problem, tree.rebuild(state, self._inputs))
+        self._outputs = tree.leaves(self.after)
+        self._parameters = list(parameters)
+        self._pull: tuple[list[Tensor], list[Tensor | None]] | None = None
+
+    def vjp(self, cotangent: Var) -> Var:
+        """Jᵀw with respect to the state."""
+        pairs = [
+            (out, w)
+            for out, w in zip(self._outputs, tree.leaves(cotangent), strict=True)
+            if out.requires_grad
+        ]
+        grads: Sequence[Tensor | None] = [None] * len(self._inputs)
+        if pairs:
+            grads = torch.autograd.grad(
+                [out for out, _ in pairs],
+                self._inputs,
+                [w for _, w in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        return tree.rebuild(self.state, _zeros_for_none(grads, self._inputs))
+
+    def transposed(self, w: Tensor) -> Tensor:
+        r"""A_xᵀ as the fixed-point family needs it, on flat cotangents of mirror coordinates.
+
+        In mirror coordinates A_xᵀ becomes w ↦ S_yᵀ T w, where T transports cotangents from the
+        state before the step to the one after it: similar to A_xᵀ, hence of the same spectrum.
+        """
+        return tree.flatten(self.vjp(self.transport(tree.unflatten(self.state, w))))
+
+    def transport(self, cotangent: Var) -> Var:
+        return self.algorithm.transport(self.state, tree.detach(self.after), cotangent)
+
+    def jvp(self, tangents: Sequence[Tensor], parameter_tangents: Sequence[Tensor] = ()) -> Var:
+        """J·(ṡ, θ̇), for tangents that may have one more leading axis, of directions."""
+        dummies, pulled = self._pullback()
+        directions = [*tangents, *parameter_tangents]
+        pairs = [
+            (g, t)
+            for g, t in zip(pulled, directions, strict=True)
+            if g is not None and g.requires_grad
+        ]
+        batched = bool(tangents) and tangents[0].ndim > self._inputs[0].ndim
+        results: Sequence[Tensor | None] = [None] * len(dummies)
+        if pairs:
+            results = torch.autograd.grad(
+                [g for g, _ in pairs],
+                dummies,
+                [t for _, t in pairs],
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=batched,
+            )
+        count = tangents[0].shape[:1] if batched else ()
+        filled = [
+            d.new_zeros(*count, *d.shape) if r is None else r
+            for r, d in zip(results, dummies, strict=True)
+        ]
+        return tree.rebuild(self.after, filled)
+
+    @property
+    def depends_on_parameters(self) -> bool:
+        """Whether any of the given parameters influences this step."""
+        _, pulled = self._pullback()
+        return any(g is not None for g in pulled[len(self._inputs) :])
+
+    def other_leaves(self) -> list[Tensor]:
+        """Leaf tensors that require a gradient, influence the step and are not parameters."""
+        return leaves_behind(self._outputs, [*self._inputs, *self._parameters])
+
+    def _pullback(self) -> tuple[list[Tensor], list[Tensor | None]]:
+        if self._pull is None:
+            with torch.enable_grad():
+                dummies = [torch.zeros_like(out).requires_grad_() for out in self._outputs]
+                live = [
+                    (out, d)
+                    for out, d in zip(self._outputs, dummies, strict=True)
+                    if out.requires_grad
+                ]
+                wanted = [*self._inputs, *self._parameters]
+                pulled: Sequence[Tensor | None] = [None] * len(wanted)
+                if live:
+                    pulled = torch.autograd.grad(
+                        [out for out, _ in live],
+                        wanted,
+                        [d for _, d in live],
+                        create_graph=True,
+                        allow_unused=True,
+                    )
+            self._pull = dummies, list(pulled)
+        return self._pull
+
+
+def _zeros_for_none(grads: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(t) if g is None else g for g, t in zip(grads, like, strict=True)]

@@ -1,0 +1,19 @@
+"""Linear operators K with their adjoints and norms."""
+
+from legato.operators.base import Operator, lanczos_norm
+from legato.operators.convolution import Convolution
+from legato.operators.dense import Dense
+from legato.operators.diagonal import Diagonal, Identity
+from legato.operators.gradient import Gradient
+from legato.operators.stack import Stack
+
+__all__ = [
+    "Convolution",
+    "Dense",
+    "Diagonal",
+    "Gradient",
+    "Identity",
+    "Operator",
+    "Stack",
+    "lanczos_norm",
+]

@@ -1,0 +1,51 @@
+"""Entrywise multiplication, and the identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from legato._tree import Var
+from legato.operators.base import Operator
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Operator):
+    r"""Entrywise multiplication, (Kx)_i = d_i x_i, with ‖K‖ = max|d_i|.
+
+    ``entries`` broadcast against x without enlarging it. Reference: Golub and Van Loan.
+    """
+
+    entries: Tensor
+
+    def __call__(self, x: Var) -> Var:
+        return self.entries * x
+
+    def adjoint(self, y: Var) -> Var:
+        return self.entries * y
+
+    @torch.no_grad()
+    def norm(self, like: Var | None = None) -> Tensor:
+        return self.entries.detach().abs().amax()
+
+    def absolute(self) -> Operator:
+        return Diagonal(self.entries.detach().abs())
+
+
+@dataclass(frozen=True, eq=False)
+class Identity(Operator):
+    """The identity, Kx = x, with ‖K‖ = 1."""
+
+    def __call__(self, x: Var) -> Var:
+        return x
+
+    def adjoint(self, y: Var) -> Var:
+        return y
+
+    def norm(self, like: Var | None = None) -> Tensor:
+        return torch.tensor(1.0) if like is None else torch.ones_like(like.new_empty(()))
+
+    def absolute(self) -> Operator:
+        return self

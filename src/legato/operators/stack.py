@@ -1,0 +1,42 @@
+"""Several operators on the same variable, side by side."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from legato._tree import Var, tree_map
+from legato.errors import InputError
+from legato.operators.base import Operator
+
+
+class Stack(Operator):
+    r"""Operators applied to the same x; the result is a tuple.
+
+    .. math:: Kx = (K_1 x, …, K_k x), \quad K^*y = \sum_j K_j^* y_j, \quad ‖K‖² ≤ \sum_j ‖K_j‖²
+
+    Its dual variable is a tuple: use :class:`~legato.Product` and :class:`~legato.Separable`.
+    Reference: Condat (2013).
+    """
+
+    def __init__(self, *operators: Operator) -> None:
+        if not operators:
+            raise InputError("Stack needs at least one operator.")
+        self.operators = operators
+
+    def __call__(self, x: Var) -> Var:
+        return tuple(K(x) for K in self.operators)
+
+    def adjoint(self, y: Var) -> Var:
+        if not isinstance(y, tuple) or len(y) != len(self.operators):
+            raise InputError(f"The adjoint of Stack needs a tuple of {len(self.operators)} duals.")
+        total, *rest = (K.adjoint(part) for K, part in zip(self.operators, y, strict=True))
+        for term in rest:
+            total = tree_map(torch.add, total, term)
+        return total
+
+    def norm(self, like: Var | None = None) -> Tensor:
+        return torch.stack([K.norm(like) ** 2 for K in self.operators]).sum().sqrt()
+
+    def absolute(self) -> Operator:
+        return Stack(*(K.absolute() for K in self.operators))

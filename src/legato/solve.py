@@ -1,0 +1,94 @@
+"""The front door: a problem, an algorithm and a gradient put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from legato import _tree as tree
+from legato._checks import require_sound_data, values_readable
+from legato._tree import Var
+from legato.algorithms import Algorithm, Stop, Trace
+from legato.errors import InputError
+from legato.gradients import Backward, GradientStrategy, Unroll
+from legato.problems import Composite, Saddle
+
+
+@dataclass
+class Solution:
+    """What :func:`solve` found, attached to the autograd graph.
+
+    ``value`` is x, ``dual`` is y where there is one, ``state`` continues the iteration when passed
+    as x0. ``residual`` is the last relative change; ``converged`` is None where no tolerance was
+    asked for. ``steps`` are the step sizes used. ``backward`` is filled by ``.backward()``.
+    """
+
+    value: Var
+    dual: Var | None
+    state: Any
+    iterations: int
+    residual: Tensor
+    converged: bool | None
+    steps: dict[str, Any]
+    trace: Trace | None = None
+    backward: Backward = field(default_factory=Backward)
+
+
+def solve(
+    problem: Composite | Saddle | Any,
+    algorithm: Algorithm,
+    x0: Var | None = None,
+    *,
+    gradient: GradientStrategy | None = None,
+    stop: Stop | None = None,
+    trace: bool = False,
+) -> Solution:
+    r"""Minimise a problem with an algorithm, so that the result can be differentiated.
+
+    .. math:: x(θ) = 𝒜^{(N)}(x^0, θ) ≈ \arg\min_x E(x, θ)
+
+    Every tensor that the problem's step touches gets its gradient, wherever it is kept. ``x0`` is a
+    point, or the state of an earlier solution; None starts from a neutral point. ``gradient``
+    defaults to ``Unroll()`` and ``stop`` to 100 iterations. ``trace`` records objective and
+    residual of every iteration. Reference: Section 4 of Ochs et al. (2016).
+    """
+    gradient = Unroll() if gradient is None else gradient
+    stop = Stop() if stop is None else stop
+    _require_kinds(algorithm, gradient, stop)
+    require_sound_data(problem, "The problem")
+    start = x0 if _is_state(x0) else algorithm.init(problem, x0)
+    report = Backward()
+    done = gradient.differentiate(
+        problem, algorithm, start, stop, Trace() if trace else None, report
+    )
+    if values_readable():
+        algorithm.require_sound(tree.detach(done.state))
+    return Solution(
+        value=algorithm.solution(done.state),
+        dual=algorithm.dual(done.state),
+        state=done.state,
+        iterations=done.iterations,
+        residual=done.residual,
+        converged=done.converged,
+        steps=algorithm.steps(problem, done.state),
+        trace=done.trace,
+        backward=report,
+    )
+
+
+def _is_state(x0: Any) -> bool:
+    return isinstance(x0, tuple) and hasattr(x0, "_fields")
+
+
+def _require_kinds(algorithm: Any, gradient: Any, stop: Any) -> None:
+    for name, value, kind in (
+        ("algorithm", algorithm, Algorithm),
+        ("gradient", gradient, GradientStrategy),
+        ("stop", stop, Stop),
+    ):
+        if not isinstance(value, kind):
+            given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            hint = f" Did you mean {value.__name__}()?" if isinstance(value, type) else ""
+            raise InputError(f"{name} must be a {kind.__name__}, not {given}.{hint}")
