@@ -1,0 +1,157 @@
+"""Laws of linear operators, for every operator in tests/makers.py."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import legato as lg
+from legato import _tree as tree
+from legato.operators.base import Composition
+from makers import OPERATOR_TYPES, operators, rand, randn
+
+NAMES = list(operators())
+
+
+def matrix(operator, x):
+    """The operator written out, column by column."""
+    columns = []
+    for i in range(x.numel()):
+        e = torch.zeros(x.numel(), dtype=x.dtype)
+        e[i] = 1
+        columns.append(tree.flatten(operator(e.reshape(x.shape))))
+    return torch.stack(columns, dim=1)
+
+
+def test_every_operator_has_a_maker():
+    made = {type(case.operator) for case in operators().values()}
+    public = {v for v in vars(lg).values() if isinstance(v, type) and issubclass(v, lg.Operator)}
+    assert (public | OPERATOR_TYPES | {Composition}) - {lg.Operator} <= made
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_adjoint_identity(name, seed):
+    case = operators()[name]
+    x = case.point(seed)
+    image = case.operator(x)
+    y = tree.tree_map(lambda t: randn(*t.shape, seed=seed + 50), image)
+    left, right = tree.inner(image, y), tree.inner(x, case.operator.adjoint(y))
+    scale = float(tree.norm(image) * tree.norm(y)) or 1.0
+    assert abs(float(left - right)) <= 1e-12 * scale
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_linearity(name):
+    case = operators()[name]
+    x, z = case.point(0), case.point(1)
+    together = tree.flatten(case.operator(2 * x - 3 * z))
+    apart = 2 * tree.flatten(case.operator(x)) - 3 * tree.flatten(case.operator(z))
+    torch.testing.assert_close(together, apart, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "Dense, one matrix each"])
+def test_norm_bounds_the_true_norm(name):
+    case = operators()[name]
+    x = case.point(0)
+    true = float(torch.linalg.matrix_norm(matrix(case.operator, x), ord=2))
+    bound = float(case.operator.norm(x))
+    assert bound >= true * (1 - 1e-12)
+    assert bound <= case.tight * true * (1 + 1e-9) or case.tight == torch.inf
+
+
+def test_norm_of_a_batch_of_matrices_is_one_each():
+    A = randn(3, 5, 7)
+    expected = torch.linalg.matrix_norm(A, ord=2)
+    torch.testing.assert_close(lg.Dense(A).norm()[:, 0], expected, rtol=1e-10, atol=0)
+
+
+def test_lanczos_bounds_an_operator_that_does_not_know_its_norm():
+    class Mystery(lg.Operator):
+        def __init__(self, A):
+            self.A = A
+
+        def __call__(self, x):
+            return x @ self.A.T
+
+        def adjoint(self, y):
+            return y @ self.A
+
+    for seed in range(5):
+        A = randn(60, 90, seed=seed) * torch.logspace(-3, 0, 90).double()
+        true = float(torch.linalg.matrix_norm(A, ord=2))
+        estimate = float(Mystery(A).norm(like=torch.zeros(90).double()))
+        assert true <= estimate <= 1.0101 * true
+    with pytest.raises(lg.errors.InputError, match="example input"):
+        Mystery(A).norm()
+
+
+def test_dense_norm_follows_changes_of_the_matrix():
+    A = torch.eye(3)
+    K = lg.Dense(A)
+    assert float(K.norm()) == pytest.approx(1.0)
+    A.mul_(5)
+    assert float(K.norm()) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n not in ("Dense, large", "Dense, one matrix each")]
+)
+def test_absolute_bounds_every_entry(name):
+    case = operators()[name]
+    x = case.point(0)
+    entries = matrix(case.operator, x).abs()
+    bounds = matrix(case.operator.absolute(), x)
+    assert bool((bounds >= entries - 1e-12).all())
+
+
+def test_gradient_is_the_papers():
+    u = randn(4, 5)
+    d = lg.Gradient()(u)
+    assert d.shape == (2, 4, 5)
+    torch.testing.assert_close(d[0, :-1], u[1:] - u[:-1])
+    torch.testing.assert_close(d[1, :, :-1], u[:, 1:] - u[:, :-1])
+    assert float(d[0, -1].abs().max()) == 0.0
+    assert float(d[1, :, -1].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("build", "parameter"),
+    [
+        (lambda p: lg.Dense(p), randn(3, 4)),
+        (lambda p: lg.Gradient(weights=p), rand(2, 2, 2)),
+        (lambda p: lg.Convolution(p), randn(2, 2, 2, 3)),
+        (lambda p: lg.Convolution(p, "circular"), randn(2, 2, 2, 2)),
+        (lambda p: lg.Diagonal(p), randn(4)),
+        (lambda p: p.sum() * lg.Identity(), randn(2)),
+    ],
+    ids=["Dense", "Gradient", "Convolution", "Circular", "Diagonal", "Scaled"],
+)
+def test_operators_are_differentiable_in_their_parameters(build, parameter):
+    shape = {3: (2, 2), 4: (2, 2, 2)}.get(parameter.ndim, (4,))
+    x = randn(*shape, seed=1).requires_grad_()
+    p = parameter.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda p, x: build(p)(x), (p, x))
+    y = build(parameter)(x).detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda p, y: build(p).adjoint(y), (p, y))
+
+
+@given(
+    height=st.integers(1, 7),
+    width=st.integers(1, 7),
+    batch=st.lists(st.integers(1, 3), max_size=2),
+    scale=st.sampled_from([1e-30, 1.0, 1e30]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_gradient_and_convolution_of_any_shape_and_scale(height, width, batch, scale, dtype):
+    x = randn(*batch, 1, height, width, dtype=dtype) * scale
+    for K in (lg.Gradient(), lg.Convolution(randn(2, 1, 3, 2, dtype=dtype))):
+        image = K(x)
+        y = randn(*image.shape, seed=1, dtype=dtype)
+        left, right = (
+            (image.double() * y.double()).sum(),
+            (x.double() * K.adjoint(y).double()).sum(),
+        )
+        tolerance = 100 * torch.finfo(dtype).eps * scale * image.numel()
+        assert image.dtype == dtype
+        assert abs(float(left - right)) <= tolerance

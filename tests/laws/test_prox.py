@@ -1,0 +1,174 @@
+"""Laws of proximal maps, for every pair (function, geometry) in tests/makers.py."""
+
+import cvxpy as cp
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import legato as lg
+from legato import _tree as tree
+from makers import PROX, PROX_CASES, E, H, randn
+
+IDS = [name for name, _ in PROX_CASES]
+CASES = [case for _, case in PROX_CASES]
+every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
+
+
+def test_every_registered_pair_has_a_maker():
+    ours = {p for p in lg.registered_pairs() if p[0].__module__.startswith("legato.functions")}
+    assert ours == set(PROX)
+
+
+@every_case
+def test_optimality_condition(case):
+    """⟨∇ψ(x) − y, z − x⟩ + α(g(z) − g(x)) ≥ 0 for all feasible z: necessary and sufficient."""
+    g, geometry = case.build(*case.parameters)
+    mirror = lg.mirror_prox(g, geometry, case.y, case.alpha)
+    x = geometry.unmirror(mirror)
+    slope = tree.tree_map(torch.sub, mirror, case.y)
+    for seed in range(200):
+        z = case.feasible(seed)
+        change = tree.inner(slope, tree.tree_map(torch.sub, z, x))
+        rise = case.alpha * float(g.value(z) - g.value(x))
+        scale = 1 + float(tree.norm(z)) + abs(rise)
+        assert float(change) + rise >= -1e-8 * scale
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.model], ids=[n for n, c in PROX_CASES if c.model]
+)
+def test_agrees_with_a_generic_convex_solver(case):
+    g, geometry = case.build(*case.parameters)
+    x = lg.prox(g, geometry, case.y, case.alpha)
+    variable = cp.Variable(tuple(case.y.shape))
+    energy, constraints = case.model(variable)
+    objective = energy - cp.sum(cp.multiply(case.y.numpy(), variable))
+    problem = cp.Problem(cp.Minimize(objective), constraints)
+    tol = case.solver_tolerance
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=tol, tol_gap_rel=tol, tol_feas=tol)
+    theirs = torch.from_numpy(variable.value)
+    variable.value = x.numpy()
+    ours = float(objective.value)
+    # Energies agree to 1e-8; points to its square root, for ψ is only locally strongly convex.
+    assert ours == pytest.approx(problem.value, rel=1e-8, abs=1e-8)
+    assert float((x - theirs).abs().max()) < 1e-4
+
+
+@every_case
+def test_gradcheck_in_y_and_every_parameter(case):
+    leaves = [t.clone().requires_grad_() for t in tree.leaves(case.y)]
+    parameters = [p.clone().requires_grad_() for p in case.parameters]
+
+    def function(alpha, *tensors):
+        y = tree.rebuild(case.y, tensors[: len(leaves)])
+        g, geometry = case.build(*tensors[len(leaves) :])
+        return tuple(tree.leaves(lg.prox(g, geometry, y, alpha)))
+
+    alpha = torch.tensor(case.alpha, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(function, (alpha, *leaves, *parameters), atol=1e-7)
+
+
+@every_case
+def test_jacobian_is_symmetric_and_monotone(case):
+    """∇ψ(P(y)) and P are gradients of convex functions composed: ∂P/∂y = ∂²(αg + ψ)*."""
+    flat = tree.flatten(case.y)
+    g, geometry = case.build(*case.parameters)
+
+    def function(v):
+        return tree.flatten(lg.prox(g, geometry, tree.unflatten(case.y, v), case.alpha))
+
+    J = torch.autograd.functional.jacobian(function, flat)
+    torch.testing.assert_close(J, J.T, rtol=1e-9, atol=1e-10)
+    assert float(torch.linalg.eigvalsh((J + J.T) / 2)[0]) >= -1e-10
+
+
+MOREAU = {
+    "L1": lg.L1(0.7),
+    "L1 tensor": lg.L1(torch.linspace(0, 1, 4).double()),
+    "GroupL1": lg.GroupL1(0.8),
+    "OneHomogeneous": lg.OneHomogeneous(-0.2, 0.9),
+}
+
+
+@pytest.mark.parametrize("name", MOREAU)
+def test_moreau_identity(name):
+    g = MOREAU[name]
+    y, alpha = 2 * randn(3, 4, seed=2), 0.6
+    x = lg.prox(g, E, y, alpha)
+    dual = lg.prox(g.dual(), E, y / alpha, 1 / alpha)
+    torch.testing.assert_close(x + alpha * dual, y, rtol=1e-12, atol=1e-12)
+
+
+CONJUGATES = {
+    **MOREAU,
+    "NonNegative": lg.NonNegative(),
+    "Box": lg.Box(-0.5, 1.5),
+    "LInfBall": lg.LInfBall(0.8),
+    "Simplex": lg.Simplex(),
+    "L2Ball": lg.L2Ball(1.2),
+    "SquaredNorm": lg.SquaredNorm(0.4),
+    "SquaredNorm + Linear": lg.SquaredNorm(2.0) + lg.Linear(randn(4, seed=7)),
+    "L1 + SquaredNorm": lg.L1(0.3) + lg.SquaredNorm(0.4),
+    "Zero": lg.Zero(),
+    "Linear": lg.Linear(randn(4, seed=8)),
+    "Box + Linear": lg.Box(-1.0, 2.0) + lg.Linear(randn(4, seed=8)),
+}
+
+
+@pytest.mark.parametrize("name", CONJUGATES)
+def test_fenchel_young(name):
+    """g(x) + g*(p) ≥ ⟨x, p⟩, with equality where p is a subgradient at x."""
+    g = CONJUGATES[name]
+    alpha = 0.6
+    for seed in range(5):
+        y = 2 * randn(3, 4, seed=seed)
+        x = lg.prox(g, E, y, alpha)
+        p = (y - x) / alpha
+        total = float(g.value(x) + g.conjugate(p))
+        assert total == pytest.approx(float((x * p).sum()), rel=1e-9, abs=1e-9)
+        other = lg.prox(g, E, 2 * randn(3, 4, seed=seed + 50), alpha)
+        assert float(g.value(other) + g.conjugate(p)) >= float((other * p).sum()) - 1e-9
+
+
+def test_conjugate_of_entropic_simplex_is_a_soft_maximum():
+    c, epsilon, y = randn(3, 4, seed=1), 0.3, randn(3, 4, seed=2)
+    g = lg.Simplex() + lg.Linear(c) + lg.NegativeEntropy(epsilon)
+    expected = (epsilon * torch.logsumexp((y - c) / epsilon, -1)).sum()
+    assert float(g.conjugate(y)) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_conjugates_are_infinite_outside_their_domain():
+    far = torch.full((4,), 5.0)
+    for g in (lg.L1(1.0), lg.GroupL1(1.0), lg.NonNegative(), lg.Zero(), lg.OneHomogeneous(-1, 1)):
+        assert float(g.conjugate(far)) == torch.inf
+    for g in (lg.Box(-1, 1), lg.Simplex(), lg.L2Ball(1.0), lg.NonNegative()):
+        assert float(g.value(-far)) == torch.inf
+
+
+def test_sum_with_linear_only_shifts_the_argument():
+    c, y = randn(3, 4, seed=3), randn(3, 4, seed=4)
+    for g, geometry in ((lg.L1(0.5), E), (lg.Simplex(), H), (lg.Box(-1.0, 1.0), lg.Interval())):
+        together = lg.prox(g + lg.Linear(c), geometry, y, 0.4)
+        torch.testing.assert_close(together, lg.prox(g, geometry, y - 0.4 * c, 0.4))
+
+
+@given(
+    scale=st.sampled_from([1e-30, 1e-8, 1.0, 1e8, 1e30]),
+    alpha=st.sampled_from([1e-8, 1.0, 1e8]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    index=st.integers(0, len(CASES) - 1),
+)
+def test_extreme_values_stay_finite(scale, alpha, dtype, index):
+    case = CASES[index]
+    sign = -1 if bool((tree.flatten(case.y) < 0).all()) else 1
+    parameters = [p.to(dtype) for p in case.parameters]
+    g, geometry = case.build(*parameters)
+    y = tree.tree_map(
+        lambda t: (sign * scale * t.abs() if sign < 0 else scale * t).to(dtype), case.y
+    )
+    if isinstance(geometry, lg.Burg):
+        alpha = min(alpha, 1.0)
+    x = tree.flatten(lg.prox(g, geometry, y, alpha))
+    assert x.dtype == dtype
+    assert bool(torch.isfinite(x).all())
