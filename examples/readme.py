@@ -1,6 +1,7 @@
 """The README's program, and the picture beside it.
 
-Learns how much total-variation denoising may smooth, by place and direction, from a clean picture. Usage: python examples/readme.py [PICTURE.png]
+Learns how much total-variation denoising may smooth, by place and direction, from a clean
+picture. Usage: python examples/readme.py [PICTURE.png]
 """
 
 import re
@@ -44,12 +45,12 @@ def picture(names: dict, path: Path) -> None:
         (axes[2], uniform, f"best single weight, {_psnr(best):.1f} dB"),
         (axes[3], learned, f"learned weights, {_psnr(error):.1f} dB"),
     ):
-        axis.imshow(image, cmap="gray", vmin=-0.2, vmax=1.2)
+        axis.imshow(image.numpy(), cmap="gray", vmin=-0.2, vmax=1.2)
         axis.set_title(title, fontsize=10)
     for axis, image, title in zip(
         axes[4:], learned_weights, ("λ vertical", "λ horizontal"), strict=True
     ):
-        shown = axis.imshow(image, cmap="viridis", vmin=0, vmax=1)
+        shown = axis.imshow(image.numpy(), cmap="viridis", vmin=0, vmax=1)
         axis.set_title(title, fontsize=10)
     figure.colorbar(shown, ax=axes[4:], shrink=0.8, extend="max")
     for axis in axes:

@@ -1,0 +1,217 @@
+"""What is particular to each gradient strategy; their numbers are tested against truth."""
+
+import pytest
+import torch
+
+import legato as lg
+from legato import errors
+from legato.gradients import Linearisation, spectral_radius
+from makers import randn
+
+A, b = randn(12, 6, seed=1), randn(12, seed=2)
+
+
+def leaf(value=0.7):
+    return torch.tensor(value, dtype=torch.float64, requires_grad=True)
+
+
+def gradient_of(strategy, stop, algorithm=None):
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    s = lg.solve(problem, algorithm or lg.ForwardBackward(), gradient=strategy, stop=stop)
+    (grad,) = torch.autograd.grad(s.value.square().sum(), w)
+    return float(grad), s
+
+
+FIXED, UNTIL = lg.Stop(40), lg.Stop(5000, tol=1e-13)
+
+
+@pytest.mark.parametrize("stop", [FIXED, UNTIL], ids=["fixed", "until"])
+@pytest.mark.parametrize("interval", ["sqrt", 1, 7, 1000])
+def test_checkpoints_change_nothing_but_memory(stop, interval):
+    plain, reference = gradient_of(lg.Unroll(), stop)
+    saved, s = gradient_of(lg.Unroll(checkpoint=interval), stop)
+    assert saved == pytest.approx(plain, rel=1e-13)
+    assert s.iterations == reference.iterations
+    assert float(s.residual) == float(reference.residual)
+    torch.testing.assert_close(s.value, reference.value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("stop", [FIXED, UNTIL], ids=["fixed", "until"])
+def test_truncation_keeps_the_value_and_drops_early_iterations(stop):
+    plain, reference = gradient_of(lg.Unroll(), stop)
+    errors_ = []
+    for last in (1, 5, 20, 10_000):
+        cut, s = gradient_of(lg.Unroll(last=last), stop)
+        torch.testing.assert_close(s.value, reference.value, rtol=0, atol=0)
+        assert s.iterations == reference.iterations
+        errors_.append(abs(cut - plain))
+    assert errors_ == sorted(errors_, reverse=True)
+    assert errors_[-1] == 0.0
+
+
+def test_truncation_is_the_derivative_of_the_last_steps():
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    with torch.no_grad():
+        before = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(37)).state
+    rest = lg.solve(problem, lg.ForwardBackward(), before, stop=lg.Stop(3)).value
+    (expected,) = torch.autograd.grad(rest.square().sum(), w)
+    assert gradient_of(lg.Unroll(last=3), FIXED)[0] == pytest.approx(float(expected), rel=1e-14)
+
+
+def test_the_sweep_ends_by_itself_and_says_when():
+    plain, _ = gradient_of(lg.Unroll(), UNTIL)
+    counts = []
+    for tol in (1e-2, 1e-5, 1e-9):
+        cut, s = gradient_of(lg.Unroll(tol=tol), UNTIL)
+        assert s.backward.converged
+        assert s.backward.residual <= tol
+        assert abs(cut - plain) <= 10 * tol * abs(plain)
+        counts.append(s.backward.iterations)
+    assert counts[0] < counts[1] < counts[2] < s.iterations
+    rate = spectral_radius_at_solution(s)
+    expected = torch.log(torch.tensor(1e-9)) / torch.log(torch.tensor(rate))
+    assert counts[2] == pytest.approx(float(expected), rel=0.4)
+
+
+def spectral_radius_at_solution(solution):
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(0.7))
+    algorithm, state = lg.ForwardBackward().stationary(solution.state)
+    linear = Linearisation(problem, algorithm, state)
+    return spectral_radius(linear.transposed, linear.state.mirror, 200)
+
+
+def test_spectral_radius_is_the_largest_eigenvalue_on_the_support():
+    _, s = gradient_of(lg.Unroll(), UNTIL)
+    x = s.value.detach()
+    support = x != 0
+    H = A[:, support].T @ A[:, support]
+    eigenvalues = torch.linalg.eigvalsh(
+        torch.eye(int(support.sum())).double() - s.steps["step"] * H
+    )
+    assert spectral_radius_at_solution(s) == pytest.approx(float(eigenvalues.abs().max()), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        lg.GMRES(1e-12),
+        lg.GMRES(1e-12, restart=2),
+        lg.BiCGStab(1e-12),
+        lg.Neumann(1e-12),
+        lg.DenseSolver(),
+    ],
+    ids=repr,
+)
+def test_every_linear_solver_finds_the_same_gradient(solver):
+    plain, _ = gradient_of(lg.Unroll(), UNTIL)
+    implicit, s = gradient_of(lg.Implicit(solver), UNTIL)
+    # The unrolled derivative lags behind its iterate by a factor N: it is the less exact one here.
+    assert implicit == pytest.approx(plain, rel=1e-6)
+    report = s.backward
+    assert report.converged
+    assert report.residual < 1e-10
+    assert 0 < report.spectral_radius < 1
+    assert report.bound == pytest.approx(report.residual / (1 - report.spectral_radius))
+
+
+def test_conjugate_gradients_solve_with_the_hessian():
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b) + lg.SquaredNorm(w))
+    s = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.CG(1e-12)), stop=UNTIL)
+    (grad,) = torch.autograd.grad(s.value.sum(), w)
+    H = A.T @ A + 0.7 * torch.eye(6).double()
+    x = torch.linalg.solve(H, A.T @ b)
+    expected = -(torch.linalg.solve(H, torch.ones(6).double()) @ x)
+    assert float(grad) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_gmres_needs_fewer_products_than_the_series():
+    _, series = gradient_of(lg.Implicit(lg.Neumann(1e-8)), UNTIL)
+    _, krylov = gradient_of(lg.Implicit(lg.GMRES(1e-8)), UNTIL)
+    assert krylov.backward.iterations * 3 < series.backward.iterations
+
+
+def test_momentum_and_line_searches_vanish_at_the_solution():
+    plain, _ = gradient_of(lg.Unroll(), UNTIL)
+    for algorithm in (
+        lg.ForwardBackward(inertia=lg.Nesterov()),
+        lg.ForwardBackward(inertia=0.3),
+        lg.ForwardBackward(lg.Backtracking()),
+    ):
+        implicit, _ = gradient_of(lg.Implicit(lg.GMRES(1e-12)), UNTIL, algorithm)
+        assert implicit == pytest.approx(plain, rel=1e-5)
+
+
+def test_a_fixed_number_of_terms_without_comment():
+    _, s = gradient_of(lg.FixedPoint(3, tol=None), UNTIL)
+    assert s.backward.iterations == 3
+    assert s.backward.residual > 1e-3
+
+
+def test_forward_mode_through_the_start_and_through_derived_tensors():
+    w, x0 = leaf(), randn(6, seed=5).requires_grad_()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w.exp()))
+
+    def loss(strategy):
+        s = lg.solve(problem, lg.ForwardBackward(0.01), x0, gradient=strategy, stop=lg.Stop(9))
+        return s.value.square().sum()
+
+    forward = torch.autograd.grad(loss(lg.Forward(w, x0)), (w, x0), retain_graph=True)
+    reverse = torch.autograd.grad(loss(lg.Unroll()), (w, x0))
+    for f, r in zip(forward, reverse, strict=True):
+        torch.testing.assert_close(f, r, rtol=1e-12, atol=1e-14)
+
+
+def test_forward_mode_stops_by_residual_and_traces():
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    s = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Forward(w), stop=UNTIL, trace=True)
+    assert s.converged
+    assert len(s.trace.objective) == s.iterations
+    (grad,) = torch.autograd.grad(s.value.square().sum(), w)
+    assert float(grad) == pytest.approx(gradient_of(lg.Unroll(), UNTIL)[0], rel=1e-10)
+
+
+def test_a_gradient_of_zero_is_reported_as_such():
+    for strategy in (lg.Implicit(), lg.FixedPoint(), lg.OneStep()):
+        w = leaf()
+        problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+        s = lg.solve(problem, lg.ForwardBackward(), gradient=strategy, stop=UNTIL)
+        (0 * s.value.sum()).backward()
+        assert float(w.grad) == 0.0
+        assert s.backward.converged
+
+
+def test_a_users_algorithm_needs_three_methods_only():
+    from typing import NamedTuple
+
+    class State(NamedTuple):
+        x: torch.Tensor
+
+    class Richardson(lg.Algorithm):
+        def init(self, problem, x0):
+            return State(x0)
+
+        def step(self, problem, state):
+            return State(state.x - 0.02 * problem.smooth.grad(state.x))
+
+        def solution(self, state):
+            return state.x
+
+    w = leaf()
+    exact = torch.linalg.lstsq(A, b.unsqueeze(-1)).solution.squeeze()
+    for strategy in (lg.Unroll(), lg.Implicit(lg.GMRES(1e-12)), lg.FixedPoint(9000), lg.Forward(w)):
+        problem = lg.Composite(lg.LeastSquares(A, w * b))
+        s = lg.solve(
+            problem,
+            Richardson(),
+            torch.zeros(6).double(),
+            gradient=strategy,
+            stop=lg.Stop(9000, 1e-14),
+        )
+        (grad,) = torch.autograd.grad(s.value.sum(), w)
+        assert float(grad) == pytest.approx(float(exact.sum()), rel=1e-5)
+    with pytest.raises(errors.GradientError, match="Piggyback"):
+        lg.solve(problem, Richardson(), torch.zeros(6).double(), gradient=lg.Piggyback())
