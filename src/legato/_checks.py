@@ -67,18 +67,17 @@ def tensors_in(obj: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(obj, nn.Module):
         for name, tensor in (*obj.named_parameters(), *obj.named_buffers()):
             yield f"{path}.{name}", tensor
-    elif dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-        for field in dataclasses.fields(obj):
-            yield from tensors_in(
-                getattr(obj, field.name), f"{path}.{field.name}" if path else field.name
-            )
+    elif type(obj).__module__.startswith("legato.") or dataclasses.is_dataclass(obj):
+        for name, value in getattr(obj, "__dict__", {}).items():
+            if not name.startswith("_"):
+                yield from tensors_in(value, f"{path}.{name}" if path else name)
     elif isinstance(obj, (tuple, list)):
         for i, part in enumerate(obj):
             yield from tensors_in(part, f"{path}[{i}]")
 
 
 def require_sound_data(obj: Any, what: str) -> None:
-    """Refuse NaN, infinite floating-point data, mixed devices and mixed floating dtypes."""
+    """Refuse NaN, infinity, half precision, mixed devices and mixed floating dtypes."""
     found = [(p, t) for p, t in tensors_in(obj) if t.is_floating_point()]
     devices = {t.device for _, t in found if t.ndim > 0}
     if len(devices) > 1:
@@ -89,6 +88,12 @@ def require_sound_data(obj: Any, what: str) -> None:
         kinds = ", ".join(f"{p} is {t.dtype}" for p, t in found)
         raise InputError(
             f"{what} mixes floating dtypes ({kinds}). Convert everything to one, e.g. .double()."
+        )
+    if dtypes - {torch.float32, torch.float64}:
+        raise InputError(
+            f"{what} is in {', '.join(map(str, dtypes))}, but solvers compute in float32 or "
+            "float64: rounding would add up over the iterations. Call .float() on its data, e.g. "
+            "on the output of a network under autocast."
         )
     if not values_readable() or not found:
         return

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from legato import _tree as tree
 from legato._checks import require_sound_data, values_readable
+from legato._precision import full_precision
 from legato._tree import Var
 from legato.algorithms import Algorithm, Stop, Trace
 from legato.errors import InputError
@@ -58,11 +59,11 @@ def solve(
     stop = Stop() if stop is None else stop
     _require_kinds(algorithm, gradient, stop)
     require_sound_data(problem, "The problem")
-    start = x0 if _is_state(x0) else algorithm.init(problem, x0)
     report = Backward()
-    done = gradient.differentiate(
-        problem, algorithm, start, stop, Trace() if trace else None, report
-    )
+    with full_precision():
+        start = _require_own_state(algorithm, x0) if _is_state(x0) else algorithm.init(problem, x0)
+        history = Trace() if trace else None
+        done = gradient.differentiate(problem, algorithm, start, stop, history, report)
     if values_readable():
         algorithm.require_sound(tree.detach(done.state))
     return Solution(
@@ -80,6 +81,17 @@ def solve(
 
 def _is_state(x0: Any) -> bool:
     return isinstance(x0, tuple) and hasattr(x0, "_fields")
+
+
+def _require_own_state(algorithm: Algorithm, state: Any) -> Any:
+    try:
+        algorithm.points(state)
+    except AttributeError:
+        raise InputError(
+            f"x0 is a {type(state).__name__}, which is not a state of {type(algorithm).__name__}. "
+            "Pass a state that the same algorithm returned, or a point."
+        ) from None
+    return state
 
 
 def _require_kinds(algorithm: Any, gradient: Any, stop: Any) -> None:

@@ -131,6 +131,29 @@ def test_mixed_dtypes_and_devices_in_a_problem():
         lg.solve(lasso(torch.ones(5, device="meta").double()), lg.ForwardBackward(0.01))
 
 
+def test_data_inside_sums_and_stacks_are_checked_too():
+    bad = torch.full((5,), torch.nan).double()
+    with raises(errors.InputError, r"nonsmooth\.terms\[1\]\.c", "5 of 5"):
+        lg.solve(lg.Composite(DATA, lg.L1(1.0) + lg.Linear(bad)), lg.ForwardBackward())
+    stack = lg.Stack(lg.Identity(), lg.Diagonal(bad))
+    saddle = lg.Saddle(stack, lg.Separable(lg.Box(-1, 1), lg.Box(-1, 1)), smooth=DATA)
+    with raises(errors.InputError, r"operator\.operators\[1\]\.entries"):
+        lg.solve(saddle, lg.PrimalDual())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype):
+    with raises(errors.InputError, "float32 or float64", r"\.float\(\)"):
+        half = lg.Composite(lg.LeastSquares(A.to(dtype), b.to(dtype)), lg.L1(1.0))
+        lg.solve(half, lg.ForwardBackward(0.01))
+
+
+def test_a_state_of_another_algorithm():
+    state = lg.solve(lasso(), lg.ForwardBackward()).state
+    with raises(errors.InputError, "ForwardBackwardState", "not a state of PrimalDual"):
+        lg.solve(lg.Saddle(A, lg.Box(-1.0, 1.0), smooth=DATA), lg.PrimalDual(), state)
+
+
 def test_shapes_that_do_not_fit():
     with raises(errors.InputError, "last axis of size 8", r"\(7,\)"):
         lg.solve(lg.Composite(lg.LeastSquares(A, b[:7]), lg.L1(1.0)), lg.ForwardBackward())

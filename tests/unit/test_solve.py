@@ -281,3 +281,19 @@ def test_values_follow_dtype_of_the_data():
         )
         s = lg.solve(problem, lg.PrimalDual())
         assert s.value.dtype == s.dual.dtype == dtype
+
+
+@pytest.mark.parametrize("gradient", [lg.Unroll(), lg.Implicit()], ids=repr)
+def test_autocast_never_reaches_inside_a_solver(gradient):
+    def run():
+        weight = torch.tensor(0.7, requires_grad=True)
+        problem = lg.Composite(lg.LeastSquares(A.float(), b.float()), lg.L1(weight))
+        s = lg.solve(problem, lg.ForwardBackward(0.03), gradient=gradient, stop=lg.Stop(300))
+        s.value.square().sum().backward()
+        return s.value.detach(), weight.grad
+
+    plain = run()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = run()
+    for a, b_ in zip(plain, cast, strict=True):
+        torch.testing.assert_close(a, b_, rtol=1e-6, atol=1e-7)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from legato import _tree as tree
 from legato._checks import as_number, inside_functional_transform, values_readable
+from legato._precision import full_precision
 from legato._tree import Var
 from legato.algorithms import Algorithm, Run, Stop, Trace, run
 from legato.errors import (
@@ -130,7 +131,8 @@ class _ReplaceCotangent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_second_derivatives()
-        return (None, None, *ctx.solve(grads))
+        with full_precision():
+            return (None, None, *ctx.solve(grads))
 
 
 def warn_if_inexact(result: LinearResult, linearisation: Linearisation, tol: float) -> None:
