@@ -39,23 +39,19 @@ class LogBarrier(Function):
     hi: Tensor | float = torch.inf
 
     def value(self, x: Var) -> Tensor:
-        # log of a negative slack is NaN: +∞ is what a line search can compare.
         total = x.new_zeros(())
-        for slack in self._slacks(x):
-            inside = slack > 0
+        for slack in (x - self.lo, self.hi - x):
+            inside = (slack > 0) & torch.isfinite(slack)  # an infinite end has no barrier
             safe = torch.where(inside, slack, torch.ones_like(slack))
-            outside = torch.full_like(slack, torch.inf)
+            # +∞ outside, where the logarithm would be NaN: a line search can compare it.
+            outside = torch.where(
+                slack > 0, torch.zeros_like(slack), torch.full_like(slack, torch.inf)
+            )
             total = total + torch.where(inside, -self.mu * torch.log(safe), outside).sum()
         return total
 
     def grad(self, x: Var) -> Var:
-        below, above = -self.mu / (x - self.lo), self.mu / (self.hi - x)
-        return below + above
-
-    def _slacks(self, x: Tensor) -> list[Tensor]:
-        finite_lo = isinstance(self.lo, Tensor) or self.lo > -torch.inf
-        finite_hi = isinstance(self.hi, Tensor) or self.hi < torch.inf
-        return [x - self.lo] * finite_lo + [self.hi - x] * finite_hi
+        return self.mu / (self.hi - x) - self.mu / (x - self.lo)
 
 
 @dataclass(frozen=True, eq=False)

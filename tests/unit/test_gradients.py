@@ -5,7 +5,7 @@ import torch
 
 import legato as lg
 from legato import errors
-from legato.gradients import Linearisation, spectral_radius
+from legato.gradients import Linearisation, random_vector, spectral_radius
 from makers import randn
 
 A, b = randn(12, 6, seed=1), randn(12, seed=2)
@@ -79,7 +79,7 @@ def spectral_radius_at_solution(solution):
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(0.7))
     algorithm, state = lg.ForwardBackward().stationary(solution.state)
     linear = Linearisation(problem, algorithm, state)
-    return spectral_radius(linear.transposed, linear.state.mirror, 200)
+    return spectral_radius(linear.transposed, random_vector(linear.state.mirror), 200)
 
 
 def test_spectral_radius_is_the_largest_eigenvalue_on_the_support():

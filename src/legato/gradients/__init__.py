@@ -10,6 +10,7 @@ from legato.gradients.linear_solvers import (
     DenseSolver,
     LinearSolver,
     Neumann,
+    random_vector,
     spectral_radius,
 )
 from legato.gradients.linearisation import Linearisation
@@ -32,5 +33,6 @@ __all__ = [
     "OneStep",
     "Piggyback",
     "Unroll",
+    "random_vector",
     "spectral_radius",
 ]
