@@ -113,6 +113,14 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         "Gradient along one axis": OperatorCase(lg.Gradient((-2,)), at(2, 30, 5)),
         "Gradient, weighted": OperatorCase(lg.Gradient(weights=weights), at(2, 6, 5), tight=2.0),
         "Gradient, scaled": OperatorCase(lg.Gradient(weights=-0.3), at(30, 30)),
+        "Differences": OperatorCase(
+            lg.Differences(((1, 0), (0, 1), (1, 1), (1, -1))), at(2, 14, 13), tight=1.2
+        ),
+        "Differences, far and weighted": OperatorCase(
+            lg.Differences(((-2, 1), (0, -3)), weights=rand(2, 6, 5, seed=9, dtype=dtype)),
+            at(6, 5),
+            tight=2.0,
+        ),
         "Gradient of one pixel": OperatorCase(lg.Gradient(), at(1, 1), tight=torch.inf),
         "Convolution 1-D": OperatorCase(lg.Convolution(r(2, 3, 4)), at(3, 60), tight=1.05),
         "Convolution 2-D": OperatorCase(lg.Convolution(r(4, 1, 3, 5)), at(2, 1, 16, 15), tight=1.2),

@@ -115,6 +115,15 @@ def test_gradient_is_the_papers():
     assert float(d[1, :, -1].abs().max()) == 0.0
 
 
+def test_differences_look_where_their_offsets_point():
+    u = randn(4, 5)
+    d = lg.Differences(((1, 1), (1, -1)))(u)
+    torch.testing.assert_close(d[0, :-1, :-1], u[1:, 1:] - u[:-1, :-1])
+    torch.testing.assert_close(d[1, :-1, 1:], u[1:, :-1] - u[:-1, 1:])
+    assert float(d[0, -1].abs().max()) == float(d[0, :, -1].abs().max()) == 0.0
+    assert float(d[1, -1].abs().max()) == float(d[1, :, 0].abs().max()) == 0.0
+
+
 @pytest.mark.parametrize(
     ("build", "parameter"),
     [

@@ -171,6 +171,8 @@ def test_shapes_that_do_not_fit():
         lg.Gradient().adjoint(torch.zeros(3, 4, 5))
     with raises(errors.InputError, "from the end"):
         lg.Gradient((0, 1))
+    with raises(errors.InputError, "offset"):
+        lg.Differences(((1, 0), (0, 0)))
     with raises(errors.InputError, "distinct"):
         lg.Gradient((-1, -1))
     with raises(errors.InputError, r"\(…, 2, \*, \*\)"):

@@ -4,13 +4,14 @@ from legato.operators.base import Operator, lanczos_norm
 from legato.operators.convolution import Convolution
 from legato.operators.dense import Dense
 from legato.operators.diagonal import Diagonal, Identity
-from legato.operators.gradient import Gradient
+from legato.operators.gradient import Differences, Gradient
 from legato.operators.stack import Stack
 
 __all__ = [
     "Convolution",
     "Dense",
     "Diagonal",
+    "Differences",
     "Gradient",
     "Identity",
     "Operator",

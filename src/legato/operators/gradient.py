@@ -1,9 +1,10 @@
-"""Finite differences along any number of axes."""
+"""Finite differences on a grid: along axes, or towards any neighbours."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,9 +14,74 @@ from legato._tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator
 
+Offset = tuple[int, ...]
+
+
+class _GridDifferences(Operator):
+    """What all finite differences share; ``_sign`` is +1 for the sums that bound |K|."""
+
+    weights: Tensor | float | None
+    _sign: ClassVar[int] = -1
+    _offsets: tuple[Offset, ...]
+    _padding: tuple[tuple[list[int], list[int]], ...]
+
+    def _prepare(self, offsets: tuple[Offset, ...]) -> None:
+        """Work out once what every call needs."""
+        padding = tuple((_padding(o, 0), _padding(o, 1)) for o in offsets)
+        object.__setattr__(self, "_offsets", offsets)
+        object.__setattr__(self, "_padding", padding)
+
+    @property
+    def _axes(self) -> int:
+        return len(self._offsets[0])
+
+    def __call__(self, x: Var) -> Var:
+        if x.ndim < self._axes:
+            raise InputError(
+                f"{self!r} needs at least {self._axes} axes, but x has shape {tuple(x.shape)}."
+            )
+        differences = []
+        for offset, (back, _) in zip(self._offsets, self._padding, strict=True):
+            here, there = _region(x, offset, 0), _region(x, offset, 1)
+            differences.append(pad(there - here if self._sign < 0 else there + here, back))
+        # A negative index refers to the result: the directions come before the spatial axes.
+        stacked = torch.stack(differences, dim=-self._axes - 1)
+        return stacked if self.weights is None else self.weights * stacked
+
+    def adjoint(self, y: Var) -> Var:
+        if self.weights is not None:
+            y = self.weights * y
+        parts = torch.unbind(y, dim=-self._axes - 1)
+        if len(parts) != len(self._offsets):
+            raise InputError(
+                f"The adjoint of {self!r} needs {len(self._offsets)} directions on axis "
+                f"{-self._axes - 1}, but y has shape {tuple(y.shape)}."
+            )
+        total = None
+        for offset, part, (back, onward) in zip(self._offsets, parts, self._padding, strict=True):
+            edges = _region(part, offset, 0)
+            arriving, leaving = pad(edges, onward), pad(edges, back)
+            term = arriving - leaving if self._sign < 0 else arriving + leaving
+            total = term if total is None else total + term
+        return total
+
+    @torch.no_grad()
+    def norm(self, like: Var | None = None) -> Tensor:
+        bound = 2 * math.sqrt(len(self._offsets))
+        if isinstance(self.weights, Tensor):
+            return bound * self.weights.detach().abs().amax()
+        scale = 1.0 if self.weights is None else abs(self.weights)
+        return torch.tensor(bound * scale) if like is None else like.new_tensor(bound * scale)
+
+    def absolute(self) -> Operator:
+        weights = self.weights
+        if weights is not None:
+            weights = weights.detach().abs() if isinstance(weights, Tensor) else abs(weights)
+        return _Sums(self._offsets, weights)
+
 
 @dataclass(frozen=True, eq=False)
-class Gradient(Operator):
+class Gradient(_GridDifferences):
     r"""Forward differences along ``dims``, zero at the last entry, with optional weights.
 
     .. math:: (K u)_{k, i} = w_{k, i}\,(u_{i + e_k} − u_i), \quad 0 \text{ at the last } i
@@ -37,75 +103,54 @@ class Gradient(Operator):
             )
         if len(set(self.dims)) != len(self.dims):
             raise InputError(f"Gradient needs distinct axes, not {self.dims}.")
-
-    @property
-    def _direction_axis(self) -> int:
-        return min(self.dims) - 1
-
-    def __call__(self, x: Var) -> Var:
-        if x.ndim < -min(self.dims):
-            raise InputError(
-                f"Gradient along axes {self.dims} needs at least {-min(self.dims)} axes, "
-                f"but x has shape {tuple(x.shape)}."
-            )
-        differences = [pad(torch.diff(x, dim=d), _padding(d, 0, 1)) for d in self.dims]
-        # An axis of negative index refers to the result: inserting it before `min(dims)`.
-        stacked = torch.stack(differences, dim=self._direction_axis)
-        return stacked if self.weights is None else self.weights * stacked
-
-    def adjoint(self, y: Var) -> Var:
-        if self.weights is not None:
-            y = self.weights * y
-        parts = torch.unbind(y, dim=self._direction_axis)
-        if len(parts) != len(self.dims):
-            raise InputError(
-                f"The adjoint of Gradient along {len(self.dims)} axes needs {len(self.dims)} "
-                f"directions on axis {self._direction_axis}, but y has shape {tuple(y.shape)}."
-            )
-        total = None
-        for d, part in zip(self.dims, parts, strict=True):
-            inner = part.narrow(d, 0, part.shape[d] - 1)
-            term = pad(inner, _padding(d, 1, 0)) - pad(inner, _padding(d, 0, 1))
-            total = term if total is None else total + term
-        return total
-
-    @torch.no_grad()
-    def norm(self, like: Var | None = None) -> Tensor:
-        bound = 2 * math.sqrt(len(self.dims))
-        if isinstance(self.weights, Tensor):
-            return bound * self.weights.detach().abs().amax()
-        scale = 1.0 if self.weights is None else abs(self.weights)
-        return torch.tensor(bound * scale) if like is None else like.new_tensor(bound * scale)
-
-    def absolute(self) -> Operator:
-        if isinstance(self.weights, Tensor):
-            return _Sums(self.dims, self.weights.detach().abs())
-        return _Sums(self.dims, None if self.weights is None else abs(self.weights))
+        axes = -min(self.dims)
+        self._prepare(tuple(tuple(int(a - axes == d) for a in range(axes)) for d in self.dims))
 
 
 @dataclass(frozen=True, eq=False)
-class _Sums(Gradient):
-    """|K|: sums of neighbours in place of differences."""
+class Differences(_GridDifferences):
+    r"""Differences to the neighbours at given ``offsets``, zero where these lie outside the grid.
 
-    def __call__(self, x: Var) -> Var:
-        sums = [
-            pad(x.narrow(d, 0, x.shape[d] - 1) + x.narrow(d, 1, x.shape[d] - 1), _padding(d, 0, 1))
-            for d in self.dims
-        ]
-        stacked = torch.stack(sums, dim=self._direction_axis)
-        return stacked if self.weights is None else self.weights * stacked
+    .. math:: (K u)_{k, i} = w_{k, i}\,(u_{i + o_k} − u_i)
 
-    def adjoint(self, y: Var) -> Var:
-        if self.weights is not None:
-            y = self.weights * y
-        total = None
-        for d, part in zip(self.dims, torch.unbind(y, dim=self._direction_axis), strict=True):
-            inner = part.narrow(d, 0, part.shape[d] - 1)
-            term = pad(inner, _padding(d, 1, 0)) + pad(inner, _padding(d, 0, 1))
-            total = term if total is None else total + term
-        return total
+    ``offsets=((1, 0), (0, 1), (1, 1), (1, -1))`` is the 8-neighbourhood of an image (…, H, W), with
+    result (…, 4, H, W). ‖K‖ ≤ 2·√(number of offsets)·max|w|. Reference: Boykov and Kolmogorov
+    (2003), metrication.
+    """
+
+    offsets: tuple[Offset, ...]
+    weights: Tensor | float | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(o) for o in self.offsets}
+        if len(lengths) != 1 or any(not any(o) for o in self.offsets):
+            raise InputError(
+                "Differences needs at least one offset, all of the same length and none zero, not "
+                f"{self.offsets}."
+            )
+        self._prepare(self.offsets)
 
 
-def _padding(dim: int, before: int, after: int) -> tuple[int, ...]:
-    """Arguments of torch's pad for one axis counted from the end."""
-    return (0, 0) * (-dim - 1) + (before, after)
+class _Sums(Differences):
+    """|K|: sums with the neighbours in place of differences."""
+
+    _sign = 1
+
+
+def _region(x: Tensor, offset: Offset, end: int) -> Tensor:
+    """The part of x at the tails (end = 0) or the tips (end = 1) of all edges along ``offset``."""
+    for axis, step in enumerate(offset, start=-len(offset)):
+        if step:
+            length = max(x.shape[axis] - abs(step), 0)
+            forward = (step > 0) == bool(end)
+            x = x.narrow(axis, min(abs(step), x.shape[axis]) if forward else 0, length)
+    return x
+
+
+def _padding(offset: Offset, end: int) -> list[int]:
+    """Arguments of torch's pad that put a region back to its place."""
+    sides: list[int] = []
+    for step in reversed(offset):
+        forward = (step > 0) == bool(end)
+        sides += [abs(step), 0] if forward else [0, abs(step)]
+    return sides
