@@ -85,11 +85,12 @@ class FixedPointGradient(GradientStrategy):
         def backward(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, stationary, before)
             result = self.adjoint(problem, linearisation, tree.rebuild(before, grads))
+            self.conclude(result, linearisation)
             report.residual = result.residual
             report.iterations = result.iterations
             report.spectral_radius = result.spectral_radius
             report.converged = result.converged
-            self.conclude(result, linearisation)
+            _warn_if_far(done, result.spectral_radius)
             w = tree.unflatten(before, result.solution)
             return tree.leaves(linearisation.transport(w))
 
@@ -112,6 +113,22 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
             "Unroll(), which is exact for any number of iterations.",
             NotConvergedWarning,
             stacklevel=5,
+        )
+
+
+def _warn_if_far(done: Run, radius: float | None) -> None:
+    """A small last change says little where the rate is close to 1: ‖x − x*‖ ≈ change/(1 − ρ)."""
+    if radius is None or not radius < 1:
+        return  # warn_if_inexact speaks about those
+    residual = as_number(done.residual)
+    distance = residual / (1 - radius)
+    if distance > 10 * FORWARD_TOLERANCE:
+        warnings.warn(
+            f"The last change was {residual:.2e}, but at a rate of about {radius:.6g} the solution "
+            f"is still about {distance:.1e} away (relative), so the gradient is not that of the "
+            "solution. Give Stop more iterations, or use Unroll().",
+            NotConvergedWarning,
+            stacklevel=2,
         )
 
 

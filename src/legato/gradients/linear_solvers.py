@@ -243,7 +243,7 @@ class CG(LinearSolver):
         generator = torch.Generator().manual_seed(1)
         u, v = torch.randn(2, xi.numel(), generator=generator, dtype=torch.float64).to(xi)
         left, right = torch.dot(product(u), v), torch.dot(u, product(v))
-        scale = torch.linalg.vector_norm(product(u)) * torch.linalg.vector_norm(v)
+        scale = torch.linalg.vector_norm(u) * torch.linalg.vector_norm(v)
         tolerance = 10 * torch.finfo(xi.dtype).eps ** 0.5
         if float((left - right).abs()) > tolerance * float(scale):
             raise GradientError(

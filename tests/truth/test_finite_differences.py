@@ -1,0 +1,246 @@
+"""Every gradient against central differences, on all nine problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+import legato as lg
+from legato.errors import NotConvergedWarning
+from problems import ISOLATED, PROBLEMS, SADDLES, Problem, Theta, by_name, random, relative_error
+
+H = 1e-6
+STEPS = 30  # of the finite iteration: far enough for kinks to settle, far from converged
+Strategy = Callable[[Theta], lg.GradientStrategy]
+Loss = Callable[[Problem, lg.Solution], Tensor]
+
+UNROLLED: dict[str, Strategy] = {
+    "Unroll": lambda theta: lg.Unroll(),
+    "Unroll(checkpoint)": lambda theta: lg.Unroll(checkpoint="sqrt"),
+    "Forward": lambda theta: lg.Forward(*theta),
+}
+FIXED_POINT: dict[str, Strategy] = {
+    "Implicit(GMRES)": lambda theta: lg.Implicit(lg.GMRES(tol=1e-10)),
+    "Implicit(BiCGStab)": lambda theta: lg.Implicit(lg.BiCGStab(tol=1e-10)),
+    "Implicit(DenseSolver)": lambda theta: lg.Implicit(lg.DenseSolver()),
+    "FixedPoint": lambda theta: lg.FixedPoint(terms=1000, tol=1e-10),
+}
+PIGGYBACK: dict[str, Strategy] = {
+    "Piggyback": lambda theta: lg.Piggyback(iterations=2000, tol=1e-10)
+}
+
+
+def primal_loss(problem: Problem, solution: lg.Solution) -> Tensor:
+    return problem.loss(solution.value)
+
+
+def both_loss(problem: Problem, solution: lg.Solution) -> Tensor:
+    """A loss that looks at the dual variable too, flat at 0.
+
+    The entries of a Gradient's dual that belong to no difference stay at their start, 0: they are
+    arbitrary, so a loss with a slope there would ask for the derivative of an arbitrary number.
+    """
+    y = solution.dual
+    slope = torch.sin(1 + torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
+    return problem.loss(solution.value) + (slope * y * y).sum()
+
+
+def over(cases: list[Problem]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [p.name for p in cases])
+
+
+def using(strategies: dict[str, Strategy]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("strategy", strategies.values(), ids=strategies.keys())
+
+
+@cache
+@torch.no_grad()
+def central_differences(name: str, iterations: int, loss: Loss = primal_loss) -> Theta:
+    """dL/dθ, entry by entry; more than STEPS iterations mean the solution itself."""
+    problem = by_name(name)
+    stop, start = lg.Stop(iterations), None
+    if iterations > STEPS:  # a solution does not depend on its start, so begin at the old one
+        start = problem.solve(*problem.theta, iterations=iterations).state
+        stop = lg.Stop(iterations, tol=1e-16)
+
+    def value(theta: list[Tensor]) -> Tensor:
+        composed, algorithm, x0 = problem.build(*theta)
+        return loss(problem, lg.solve(composed, algorithm, start or x0, stop=stop))
+
+    gradient = []
+    for k, parameter in enumerate(problem.theta):
+        entries = []
+        for direction in torch.eye(parameter.numel(), dtype=parameter.dtype):
+            shift = H * direction.reshape(parameter.shape)
+            ends = [list(problem.theta), list(problem.theta)]
+            ends[0][k], ends[1][k] = parameter + shift, parameter - shift
+            entries.append((value(ends[0]) - value(ends[1])) / (2 * H))
+        gradient.append(torch.stack(entries).reshape(parameter.shape))
+    return tuple(gradient)
+
+
+def gradient_by(
+    strategy: Strategy,
+    name: str,
+    iterations: int,
+    loss: Loss = primal_loss,
+    dtype: torch.dtype = torch.float64,
+) -> Theta:
+    problem = by_name(name)
+    theta = problem.leaves(dtype)
+    solution = problem.solve(*theta, iterations=iterations, gradient=strategy(theta))
+    return torch.autograd.grad(loss(problem, solution), theta)
+
+
+def require_close(found: Theta, truth: Theta, bound: float) -> None:
+    """Parameter by parameter: a wrong small one must not hide behind a large one."""
+    for g, expected in zip(found, truth, strict=True):
+        assert torch.isfinite(g).all()
+        assert expected.norm() > 1e-3  # else the comparison would say nothing
+        assert relative_error(g, expected) < bound
+
+
+# --- the finite iteration -------------------------------------------------------------------------
+
+
+@using(UNROLLED)
+@over(PROBLEMS)
+def test_unrolled_gradients_are_those_of_the_iteration(name: str, strategy: Strategy) -> None:
+    require_close(gradient_by(strategy, name, STEPS), central_differences(name, STEPS), 1e-7)
+
+
+@using(UNROLLED)
+@over(PROBLEMS)
+def test_unrolled_gradients_in_float32(name: str, strategy: Strategy) -> None:
+    truth = gradient_by(UNROLLED["Unroll"], name, STEPS)
+    found = gradient_by(strategy, name, STEPS, dtype=torch.float32)
+    assert all(g.dtype == torch.float32 for g in found)
+    require_close(found, truth, 1e-3)
+
+
+@using(UNROLLED)
+@over(SADDLES)
+def test_unrolled_gradients_of_a_loss_of_the_dual(name: str, strategy: Strategy) -> None:
+    truth = central_differences(name, STEPS, both_loss)
+    require_close(gradient_by(strategy, name, STEPS, both_loss), truth, 1e-7)
+
+
+@using(UNROLLED)
+@pytest.mark.parametrize("first", [0, 1])
+def test_unrolled_gradients_of_the_average(first: int, strategy: Strategy) -> None:
+    """The mean of the iterates; a direction in θ is enough, entries are tested above."""
+    original = by_name("potts")
+
+    def solve(theta: Theta, gradient: lg.GradientStrategy) -> Tensor:
+        problem, algorithm, x0 = original.build(*theta)
+        averaged = lg.PrimalDual(
+            algorithm.tau,
+            algorithm.sigma,
+            algorithm.geometry,
+            algorithm.dual_geometry,
+            average=lg.Average(first),
+        )
+        stop = lg.Stop(STEPS)
+        return original.loss(lg.solve(problem, averaged, x0, gradient=gradient, stop=stop).value)
+
+    theta = original.leaves()
+    gradient = torch.autograd.grad(solve(theta, strategy(theta)), theta)
+    direction = [random(7 + i, *t.shape) for i, t in enumerate(theta)]
+    ends = [
+        solve([t.detach() + s * H * d for t, d in zip(theta, direction, strict=True)], lg.Unroll())
+        for s in (1, -1)
+    ]
+    expected = (ends[0] - ends[1]) / (2 * H)
+    found = sum((g * d).sum() for g, d in zip(gradient, direction, strict=True))
+    assert relative_error(found, expected) < 1e-7
+
+
+# --- the solution ---------------------------------------------------------------------------------
+
+
+@over(ISOLATED)
+def test_solutions_are_converged_and_away_from_kinks(name: str) -> None:
+    """Otherwise central differences would not be the truth."""
+    problem = by_name(name)
+    solution = problem.solve(*problem.theta, iterations=problem.iterations)
+    assert solution.residual < 1e-14
+    for sign in (1, -1):
+        moved = [t + sign * 1e-4 * random(11, *t.shape) for t in problem.theta]
+        other = problem.solve(*moved, iterations=problem.iterations)
+        assert torch.equal(other.value.abs() > 1e-9, solution.value.abs() > 1e-9)
+        if solution.dual is not None:
+            before, after = (s.dual.abs() > 1e-9 for s in (solution, other))
+            assert torch.equal(before, after)
+
+
+@using(FIXED_POINT)
+@over(ISOLATED)
+def test_fixed_point_gradients_are_those_of_the_solution(name: str, strategy: Strategy) -> None:
+    iterations = by_name(name).iterations
+    truth = central_differences(name, iterations)
+    require_close(gradient_by(strategy, name, iterations), truth, 1e-6)
+
+
+@using(FIXED_POINT)
+@over(ISOLATED)
+def test_fixed_point_gradients_in_float32(name: str, strategy: Strategy) -> None:
+    iterations = by_name(name).iterations
+    truth = gradient_by(FIXED_POINT["Implicit(GMRES)"], name, iterations)
+    found = gradient_by(strategy, name, iterations, dtype=torch.float32)
+    assert all(g.dtype == torch.float32 for g in found)
+    require_close(found, truth, 1e-3)
+
+
+@using(FIXED_POINT | PIGGYBACK)
+@over(SADDLES)
+def test_fixed_point_gradients_of_a_loss_of_the_dual(name: str, strategy: Strategy) -> None:
+    iterations = by_name(name).iterations
+    truth = central_differences(name, iterations, both_loss)
+    require_close(gradient_by(strategy, name, iterations, both_loss), truth, 1e-6)
+
+
+@over(SADDLES)
+def test_piggyback(name: str) -> None:
+    iterations = by_name(name).iterations
+    truth = central_differences(name, iterations)
+    require_close(gradient_by(PIGGYBACK["Piggyback"], name, iterations), truth, 1e-6)
+
+
+@over(SADDLES)
+def test_piggyback_in_float32(name: str) -> None:
+    iterations = by_name(name).iterations
+    truth = gradient_by(FIXED_POINT["Implicit(GMRES)"], name, iterations)
+    found = gradient_by(PIGGYBACK["Piggyback"], name, iterations, dtype=torch.float32)
+    require_close(found, truth, 1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::legato.errors.NonContractiveWarning")
+@using(FIXED_POINT | PIGGYBACK)
+def test_the_vertex_of_a_potts_problem_does_not_move(strategy: Strategy) -> None:
+    """Without entropy the labelling is integral: its derivative is 0, and no NaN.
+
+    The dual is not unique here; a strategy may say so, but must still deliver the truth.
+    """
+    problem = by_name("potts")
+    for g in gradient_by(strategy, "potts", problem.iterations):
+        assert g.abs().max() < 1e-8  # the last entry reaches its vertex up to 1e-12
+
+
+@pytest.mark.parametrize("solver", [lg.GMRES(), lg.BiCGStab(), lg.DenseSolver()])
+def test_an_unfinished_solve_does_not_go_unnoticed(solver: lg.gradients.LinearSolver) -> None:
+    """Changes of 5e-4 at a rate of 0.9999 are far from the end: the gradient has the wrong sign."""
+    d = torch.tensor([1.0, 0.01], dtype=torch.float64, requires_grad=True)
+    b = torch.tensor([1.0, 0.05], dtype=torch.float64)
+
+    def gradient() -> Tensor:
+        problem = lg.Composite(lg.LeastSquares(lg.Diagonal(d), b))
+        solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(solver))
+        return torch.autograd.grad(solution.value.sum(), d)[0]
+
+    with pytest.warns(NotConvergedWarning):
+        found = gradient()
+    assert found[1] > 0 > -b[1] / d[1] ** 2  # what was found, and the truth
