@@ -158,6 +158,14 @@ def test_diagonal_steps_satisfy_their_condition():
     simplex = lg.Saddle(K, lg.L1(1.0).dual(), nonsmooth=lg.Simplex() + lg.Linear(randn(6)))
     s = lg.solve(simplex, lg.PrimalDual(precondition=True))
     assert s.steps["tau"].numel() == 1  # a prox that couples entries needs one step for them
+    blocks = lg.Separable(lg.L2Ball(1.0, dim=-3), lg.Box(-1.0, 1.0))
+    weights = rand(2, 4, 5, seed=3)
+    operator = lg.Stack(lg.Gradient(weights=weights), lg.Identity())
+    isotropic = lg.Saddle(operator, blocks, nonsmooth=lg.SquaredNorm())
+    product = lg.Product(lg.Euclidean(), lg.Euclidean())
+    algorithm = lg.PrimalDual(dual_geometry=product, precondition=True)
+    s = lg.solve(isotropic, algorithm, torch.zeros(4, 5).double())
+    assert [tuple(t.shape) for t in s.steps["sigma"]] == [(1, 4, 5), (4, 5)]
 
 
 def test_the_balance_can_be_learned():

@@ -180,8 +180,7 @@ class ForwardBackward(Algorithm):
             alpha: Any = derived
         else:
             alpha = derived if self.rule is None else self.rule
-        half = tree.sub_scaled(y, alpha, gradient)
-        new = mirror_prox(problem.nonsmooth, self.geometry, half, alpha)
+        new = self._move(problem, y, gradient, alpha)
         return ForwardBackwardState(new, () if lean else self.geometry.unmirror(new), derived)
 
     def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:

@@ -21,7 +21,7 @@ from legato.algorithms.start import (
     require_sound_mirror,
 )
 from legato.errors import GradientError, InputError, StepError
-from legato.functions import Zero, mirror_prox, strong_convexity
+from legato.functions import Function, Separable, Zero, mirror_prox, strong_convexity
 from legato.geometry import Euclidean, Geometry
 from legato.problems import Saddle
 
@@ -129,7 +129,8 @@ class PrimalDual(Algorithm):
         K = torch.as_tensor(K).detach().to(like)
         K = torch.where(K > 0, K, torch.ones_like(K))  # K = 0 couples nothing: any step will do
         if self.tau is not None and self.sigma is not None:
-            self._require_stable(K, L)
+            if None not in self._moduli(problem):
+                self._require_stable(K, L)
             return Steps(*(torch.as_tensor(s).detach().to(like) for s in (self.tau, self.sigma)))
         self._require_strongly_convex(problem)
         if self.tau is not None:
@@ -158,11 +159,14 @@ class PrimalDual(Algorithm):
             L = 0.0
         return torch.as_tensor(L).detach().to(like)
 
-    def _require_strongly_convex(self, problem: Saddle) -> None:
-        moduli = (
+    def _moduli(self, problem: Saddle) -> tuple[float | None, float | None]:
+        return (
             strong_convexity(self.geometry, problem.nonsmooth),
             strong_convexity(self.dual_geometry, problem.dual),
         )
+
+    def _require_strongly_convex(self, problem: Saddle) -> None:
+        moduli = self._moduli(problem)
         if any(m is None or m < 1 for m in moduli):
             weak = self.geometry if moduli[0] is None or moduli[0] < 1 else self.dual_geometry
             raise StepError(
@@ -192,17 +196,9 @@ class PrimalDual(Algorithm):
             absolute = problem.operator.absolute()
             columns = absolute.adjoint(tree_map(torch.ones_like, image))
             rows = absolute(tree_map(torch.ones_like, x))
-        shared, dual_shared = problem.nonsmooth.shared_dims(), problem.dual.shared_dims()
-
-        def invert(sums: Tensor, scale: Any, extra: Any, dims: tuple[int, ...]) -> Tensor:
-            for d in dims:
-                sums = sums.amax(d, keepdim=True)
-            total = sums * scale + extra
-            return 1 / torch.where(total > 0, total, torch.ones_like(total))
-
         return Steps(
-            tree_map(lambda s: invert(s, 1 / self.balance, L, shared), columns),
-            tree_map(lambda s: invert(s, self.balance, 0.0, dual_shared), rows),
+            _diagonal(problem.nonsmooth, columns, 1 / self.balance, L),
+            _diagonal(problem.dual, rows, self.balance, 0.0),
         )
 
     # --- iteration --------------------------------------------------------------------------------
@@ -293,3 +289,15 @@ class PrimalDual(Algorithm):
     def require_sound(self, state: Any) -> None:
         require_sound_mirror(self.geometry, state.primal, "PrimalDual")
         require_sound_mirror(self.dual_geometry, state.dual, "PrimalDual")
+
+
+def _diagonal(term: Function, sums: Var, scale: Any, extra: Any) -> Var:
+    """1/(scale·sums + extra), made constant along axes that the prox of ``term`` couples."""
+    if isinstance(sums, tuple):
+        blocks = term.blocks if isinstance(term, Separable) else (term,) * len(sums)
+        parts = zip(blocks, sums, strict=True)
+        return tuple(_diagonal(block, part, scale, extra) for block, part in parts)
+    for d in term.shared_dims():
+        sums = sums.amax(d, keepdim=True)
+    total = sums * scale + extra
+    return 1 / torch.where(total > 0, total, torch.ones_like(total))
