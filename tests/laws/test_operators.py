@@ -164,3 +164,18 @@ def test_gradient_and_convolution_of_any_shape_and_scale(height, width, batch, s
         tolerance = 100 * torch.finfo(dtype).eps * scale * image.numel()
         assert image.dtype == dtype
         assert abs(float(left - right)) <= tolerance
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    scale=st.sampled_from([1e-30, 1e-8, 1.0, 1e8, 1e30]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_extreme_scales_through_every_operator(name, scale, dtype):
+    case = operators(dtype)[name]
+    image = tree.flatten(case.operator(scale * case.point(0)))
+    unit = tree.flatten(case.operator(case.point(0)))
+    assert image.dtype == dtype
+    torch.testing.assert_close(
+        image / scale, unit, rtol=1e-4, atol=1e-4 * float(unit.abs().max()) + 1e-30
+    )

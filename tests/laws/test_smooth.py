@@ -1,0 +1,105 @@
+"""Laws of smooth functions: gradient, Lipschitz constant, convexity, extreme values."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import legato as lg
+from legato.smoothing import LogBarrier, SmoothAbsolute
+from makers import rand, randn
+
+
+def functions(dtype=torch.float64):
+    """Smooth functions of vectors of length 5; the barriers live on (−2, 2)."""
+    A, b = randn(7, 5, seed=1, dtype=dtype), randn(7, seed=2, dtype=dtype)
+    labels = torch.sign(b)
+    weights = rand(7, seed=3, dtype=dtype)
+    return {
+        "LeastSquares": lg.LeastSquares(A, b),
+        "LeastSquares, weighted": lg.LeastSquares(A, b, weights),
+        "LeastSquares of an operator": lg.LeastSquares(lg.Diagonal(A[0]), b[:5]),
+        "Quadratic": lg.Quadratic(A.T @ A, b[:5]),
+        "Logistic": lg.Logistic(A, labels),
+        "Smooth": lg.Smooth(lambda x: torch.logsumexp(A @ x, 0), constant=float(A.norm() ** 2)),
+        "Linear": lg.Linear(b[:5]),
+        "SquaredNorm": lg.SquaredNorm(0.7),
+        "Zero": lg.Zero(),
+        "Sum": lg.LeastSquares(A, b) + lg.SquaredNorm(0.3) + lg.Linear(b[:5]),
+        "LogBarrier": LogBarrier(0.1, -2.0, 2.0),
+        "SmoothAbsolute": SmoothAbsolute(0.5, 0.1),
+    }
+
+
+NAMES = list(functions())
+
+
+def points(seed):
+    return 2 * rand(5, seed=seed) - 1, 2 * rand(5, seed=seed + 100) - 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grad_is_the_derivative_of_value(name):
+    f = functions()[name]
+    for seed in range(3):
+        x = points(seed)[0].requires_grad_()
+        value = f.value(x)
+        expected = torch.zeros(5).double()
+        if value.requires_grad:
+            (expected,) = torch.autograd.grad(value, x)
+        torch.testing.assert_close(f.grad(x.detach()), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_is_monotone_and_lipschitz(name):
+    f = functions()[name]
+    L = f.lipschitz()
+    for seed in range(20):
+        x, z = points(seed)
+        turn = f.grad(x) - f.grad(z)
+        assert float(turn @ (x - z)) >= -1e-12
+        if L is not None:
+            assert float(turn.norm()) <= float(L) * float((x - z).norm()) * (1 + 1e-9) + 1e-12
+
+
+def test_lipschitz_constants_are_tight_where_they_are_exact():
+    for name in ("LeastSquares", "Quadratic", "SquaredNorm"):
+        f = functions()[name]
+        H = torch.autograd.functional.jacobian(f.grad, torch.zeros(5).double())
+        largest = float(torch.linalg.eigvalsh((H + H.T) / 2)[-1])
+        assert float(f.lipschitz()) == pytest.approx(largest, rel=1e-9)
+
+
+def test_only_barriers_and_callables_have_no_lipschitz_constant():
+    unknown = {name for name, f in functions().items() if f.lipschitz() is None}
+    assert unknown == {"LogBarrier"}
+    assert lg.Smooth(torch.sin).lipschitz() is None
+    assert (lg.Smooth(torch.sin) + lg.SquaredNorm()).lipschitz() is None
+
+
+@given(
+    name=st.sampled_from([n for n in NAMES if n != "LogBarrier"]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    scale=st.sampled_from([1e-30, 1e-10, 1.0, 1e8, 1e15]),
+    batch=st.lists(st.integers(1, 3), max_size=2),
+)
+def test_extreme_values_and_batches(name, dtype, scale, batch):
+    f = functions(dtype)[name]
+    if name == "Smooth":
+        batch = []  # the callable decides what it accepts
+    x = scale * randn(*batch, 5, seed=4, dtype=dtype)
+    value, grad = f.value(x), f.grad(x)
+    assert value.dtype == grad.dtype == dtype
+    assert grad.shape == x.shape
+    assert bool(torch.isfinite(grad).all())
+    if scale <= 1e8:
+        assert bool(torch.isfinite(value))
+
+
+@given(batch=st.integers(1, 4), seed=st.integers(0, 20))
+def test_values_of_a_batch_add_up(batch, seed):
+    x = randn(batch, 5, seed=seed)
+    for name in ("LeastSquares", "Quadratic", "Logistic", "Sum"):
+        f = functions()[name]
+        total = sum(float(f.value(row)) for row in x)
+        assert float(f.value(x)) == pytest.approx(total, rel=1e-10)
