@@ -173,6 +173,8 @@ def test_shapes_that_do_not_fit():
         lg.Gradient((0, 1))
     with raises(errors.InputError, "offset"):
         lg.Differences(((1, 0), (0, 0)))
+    with raises(errors.InputError, "beyond a grid"):
+        lg.Differences(((3, 0), (0, 1)))(torch.zeros(2, 4))
     with raises(errors.InputError, "distinct"):
         lg.Gradient((-1, -1))
     with raises(errors.InputError, r"\(…, 2, \*, \*\)"):

@@ -17,19 +17,33 @@ from legato.operators.base import Operator
 Offset = tuple[int, ...]
 
 
+class _Edges:
+    """Where the edges along one offset start and end, as slices and as paddings back to size."""
+
+    def __init__(self, offset: Offset) -> None:
+        ahead = tuple(
+            slice(step, None) if step > 0 else slice(None, step or None) for step in offset
+        )
+        behind = tuple(
+            slice(None, -step) if step > 0 else slice(-step or None, None) for step in offset
+        )
+        self.tails, self.tips = (..., *behind), (..., *ahead)
+        self.to_tails = [p for step in reversed(offset) for p in (max(-step, 0), max(step, 0))]
+        self.to_tips = [p for step in reversed(offset) for p in (max(step, 0), max(-step, 0))]
+
+
 class _GridDifferences(Operator):
     """What all finite differences share; ``_sign`` is +1 for the sums that bound |K|."""
 
     weights: Tensor | float | None
     _sign: ClassVar[int] = -1
     _offsets: tuple[Offset, ...]
-    _padding: tuple[tuple[list[int], list[int]], ...]
+    _edges: tuple[_Edges, ...]
 
     def _prepare(self, offsets: tuple[Offset, ...]) -> None:
         """Work out once what every call needs."""
-        padding = tuple((_padding(o, 0), _padding(o, 1)) for o in offsets)
         object.__setattr__(self, "_offsets", offsets)
-        object.__setattr__(self, "_padding", padding)
+        object.__setattr__(self, "_edges", tuple(_Edges(offset) for offset in offsets))
 
     @property
     def _axes(self) -> int:
@@ -41,11 +55,17 @@ class _GridDifferences(Operator):
                 f"{self!r} needs at least {self._axes} axes, but x has shape {tuple(x.shape)}."
             )
         differences = []
-        for offset, (back, _) in zip(self._offsets, self._padding, strict=True):
-            here, there = _region(x, offset, 0), _region(x, offset, 1)
-            differences.append(pad(there - here if self._sign < 0 else there + here, back))
+        for edges in self._edges:
+            here, there = x[edges.tails], x[edges.tips]
+            change = there - here if self._sign < 0 else there + here
+            differences.append(pad(change, edges.to_tails))
         # A negative index refers to the result: the directions come before the spatial axes.
-        stacked = torch.stack(differences, dim=-self._axes - 1)
+        try:
+            stacked = torch.stack(differences, dim=-self._axes - 1)
+        except RuntimeError:
+            raise InputError(
+                f"The offsets {self._offsets} reach beyond a grid of shape {tuple(x.shape)}."
+            ) from None
         return stacked if self.weights is None else self.weights * stacked
 
     def adjoint(self, y: Var) -> Var:
@@ -58,9 +78,9 @@ class _GridDifferences(Operator):
                 f"{-self._axes - 1}, but y has shape {tuple(y.shape)}."
             )
         total = None
-        for offset, part, (back, onward) in zip(self._offsets, parts, self._padding, strict=True):
-            edges = _region(part, offset, 0)
-            arriving, leaving = pad(edges, onward), pad(edges, back)
+        for edges, part in zip(self._edges, parts, strict=True):
+            flow = part[edges.tails]
+            arriving, leaving = pad(flow, edges.to_tips), pad(flow, edges.to_tails)
             term = arriving - leaving if self._sign < 0 else arriving + leaving
             total = term if total is None else total + term
         return total
@@ -135,22 +155,3 @@ class _Sums(Differences):
     """|K|: sums with the neighbours in place of differences."""
 
     _sign = 1
-
-
-def _region(x: Tensor, offset: Offset, end: int) -> Tensor:
-    """The part of x at the tails (end = 0) or the tips (end = 1) of all edges along ``offset``."""
-    for axis, step in enumerate(offset, start=-len(offset)):
-        if step:
-            length = max(x.shape[axis] - abs(step), 0)
-            forward = (step > 0) == bool(end)
-            x = x.narrow(axis, min(abs(step), x.shape[axis]) if forward else 0, length)
-    return x
-
-
-def _padding(offset: Offset, end: int) -> list[int]:
-    """Arguments of torch's pad that put a region back to its place."""
-    sides: list[int] = []
-    for step in reversed(offset):
-        forward = (step > 0) == bool(end)
-        sides += [abs(step), 0] if forward else [0, abs(step)]
-    return sides
