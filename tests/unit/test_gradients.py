@@ -215,3 +215,20 @@ def test_a_users_algorithm_needs_three_methods_only():
         assert float(grad) == pytest.approx(float(exact.sum()), rel=1e-5)
     with pytest.raises(errors.GradientError, match="Piggyback"):
         lg.solve(problem, Richardson(), torch.zeros(6).double(), gradient=lg.Piggyback())
+
+
+def test_a_checkpoint_evaluates_a_callable_twice_and_no_more():
+    calls = 0
+
+    def energy(x):
+        nonlocal calls
+        calls += 1
+        return 0.5 * (w * x - 1) ** 2 + 0.5 * x**2
+
+    for strategy, expected in ((lg.Unroll(), 50), (lg.Unroll(checkpoint="sqrt"), 100)):
+        w, calls = leaf(), 0
+        problem, start = lg.Composite(lg.Smooth(energy)), torch.ones(3).double()
+        algorithm = lg.ForwardBackward(0.3)
+        s = lg.solve(problem, algorithm, start, gradient=strategy, stop=lg.Stop(50))
+        s.value.sum().backward()
+        assert calls == expected

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from legato import _tree as tree
@@ -18,6 +19,10 @@ from legato.functions.base import Function
 from legato.operators import Dense, Operator
 
 _ONE = 1.0
+
+
+def _identity(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def as_operator(operator: Operator | Tensor) -> Operator:
@@ -148,7 +153,9 @@ class Smooth(Function):
                 t if attached and t.requires_grad else t.detach().requires_grad_()
                 for t in tree.leaves(x)
             ]
-            value = self.value(tree.rebuild(x, points))
+            # Saved as they are: a checkpoint around us would recompute its whole segment for each.
+            with saved_tensors_hooks(_identity, _identity):
+                value = self.value(tree.rebuild(x, points))
             if not value.requires_grad:
                 raise InputError(
                     "The callable of Smooth returned a value that does not depend on x through "

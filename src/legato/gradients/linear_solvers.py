@@ -244,7 +244,7 @@ class CG(LinearSolver):
         u, v = torch.randn(2, xi.numel(), generator=generator, dtype=torch.float64).to(xi)
         left, right = torch.dot(product(u), v), torch.dot(u, product(v))
         scale = torch.linalg.vector_norm(u) * torch.linalg.vector_norm(v)
-        tolerance = 10 * torch.finfo(xi.dtype).eps ** 0.5
+        tolerance = 1e3 * torch.finfo(xi.dtype).eps
         if float((left - right).abs()) > tolerance * float(scale):
             raise GradientError(
                 f"CG needs a symmetric I − A_x, but ⟨A_xu, v⟩ − ⟨u, A_xv⟩ = "
