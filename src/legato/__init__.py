@@ -14,6 +14,7 @@ from legato.algorithms import (
     Stop,
     Trace,
 )
+from legato.diagnose import Diagnosis, diagnose
 from legato.functions import (
     L1,
     Box,
@@ -93,6 +94,7 @@ __all__ = [
     "Convolution",
     "Dense",
     "DenseSolver",
+    "Diagnosis",
     "Diagonal",
     "Differences",
     "Entropy",
@@ -138,6 +140,7 @@ __all__ = [
     "Trace",
     "Unroll",
     "Zero",
+    "diagnose",
     "mirror_prox",
     "prox",
     "register_prox",

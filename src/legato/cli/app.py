@@ -1,0 +1,86 @@
+"""The commands of ``legato``."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from legato.algorithms import Stop
+from legato.cli.load import LoadError, load
+from legato.cli.plots import save_plot
+from legato.cli.render import render
+from legato.diagnose import diagnose
+from legato.errors import LegatoError
+
+app = typer.Typer(
+    help="Learning through nonsmooth optimisation.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def legato() -> None:
+    """Learning through nonsmooth optimisation."""
+
+
+@app.command()
+def doctor(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:FACTORY",
+            help="A function without arguments that returns (problem, algorithm, loss) or "
+            "(problem, algorithm, loss, x0); loss is a function of the solution.",
+        ),
+    ],
+    iterations: Annotated[int, typer.Option(help="Iterations of the solve in question.")] = 100,
+    tol: Annotated[float | None, typer.Option(help="Residual at which that solve stops.")] = None,
+    reference: Annotated[int, typer.Option(help="Most iterations of the reference.")] = 5000,
+    accuracy: Annotated[float, typer.Option(help="Relative error that counts as right.")] = 1e-3,
+    plot: Annotated[Path | None, typer.Option(help="Also draw error against time here.")] = None,
+) -> None:
+    """Say which gradient to use for your problem, and whether to trust it."""
+    try:
+        problem, algorithm, loss, *start = load(target)
+    except LoadError as error:
+        _fail(str(error))
+    try:
+        found = diagnose(
+            problem,
+            algorithm,
+            loss,
+            *start,
+            stop=Stop(iterations, tol),
+            reference=Stop(reference, tol=1e-12),
+            tol=accuracy,
+        )
+    except LegatoError as error:
+        _fail(f"{type(error).__name__}: {error}")
+    except Exception as error:  # the user's own callables may raise anything
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        _fail(
+            f"Diagnosing {target} raised {type(error).__name__}: {error} "
+            f"({where.filename}:{where.lineno})"
+        )
+    render(found, Console())
+    if plot is not None:
+        try:
+            save_plot(found, plot)
+        except (ImportError, OSError, ValueError) as error:
+            _fail(f"The picture could not be written to {plot}: {error}")
+        Console().print(f"Picture: {plot}")
+
+
+def _fail(message: Any) -> NoReturn:
+    Console(stderr=True).print(f"[bold red]error[/] {_escaped(str(message))}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

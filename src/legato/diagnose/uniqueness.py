@@ -1,0 +1,105 @@
+"""Does another start lead to another solution?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato import _tree as tree
+from legato._checks import as_number
+from legato._tree import Var
+from legato.algorithms import Algorithm, ForwardBackward, PrimalDual
+from legato.diagnose.path import Path
+from legato.diagnose.setting import Setting
+from legato.errors import LegatoError
+
+
+@dataclass(frozen=True)
+class Uniqueness:
+    """How far apart two runs from different starts ended, relative as residuals are.
+
+    ``settled`` says that both had stopped moving, without which a distance means nothing.
+    ``gap`` is the relative difference of their objectives, None where it is not known.
+    """
+
+    primal: float
+    dual: float
+    gap: float | None
+    settled: bool
+
+    @property
+    def unique(self) -> bool:
+        return not self.settled or self.primal <= FAR
+
+    @property
+    def unique_dual(self) -> bool:
+        return not self.settled or self.dual <= FAR
+
+
+STILL, FAR = 1e-9, 1e-4
+"""Residual below which a run stands still, and distance above which two points differ."""
+
+
+@torch.no_grad()
+def compare_starts(setting: Setting, path: Path, idle: Tensor | None) -> Uniqueness | None:
+    """Run again from a random start; None where the algorithm takes none that can be made up.
+
+    ``idle`` entries of the state, which nothing moves, are left where they were.
+    """
+    try:
+        algorithm, state = _other_start(setting, path, idle)
+        before = state
+        for _ in range(path.iterations):
+            before, state = state, algorithm.step(setting.problem, state)
+        algorithm.require_sound(state)
+    except (LegatoError, RuntimeError, TypeError):
+        return None
+    still = STILL if _precision(path).eps < 1e-10 else 1e-5
+    settled = path.residuals[-1] <= still and as_number(algorithm.residual(before, state)) <= still
+    first, second = setting.algorithm.solution(path.state), algorithm.solution(state)
+    duals = setting.algorithm.dual(path.state), algorithm.dual(state)
+    return Uniqueness(
+        primal=_distance(first, second),
+        dual=0.0 if duals[0] is None else _distance(*duals),
+        gap=_gap(setting.problem, first, second),
+        settled=settled,
+    )
+
+
+def _precision(path: Path) -> torch.finfo:
+    return torch.finfo(tree.leaves(path.state)[0].dtype)
+
+
+def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> tuple[Algorithm, Any]:
+    generator = torch.Generator().manual_seed(1)
+
+    def moved(t: Tensor) -> Tensor:
+        size = max(1.0, float(t.square().mean().sqrt()))
+        return t + size * torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+
+    if isinstance(setting.algorithm, (ForwardBackward, PrimalDual)):
+        algorithm, _ = setting.algorithm.stationary(path.state)  # with the steps found at the end
+        _, lean = setting.algorithm.stationary(path.start)
+        start = tree.tree_map(moved, lean)
+        if idle is not None:
+            kept = torch.where(idle, tree.flatten(lean), tree.flatten(start))
+            start = tree.unflatten(lean, kept)
+        return algorithm, start
+    x0 = tree.tree_map(moved, setting.algorithm.solution(path.start))
+    return setting.algorithm, setting.algorithm.init(setting.problem, x0)
+
+
+def _distance(x: Var, z: Var) -> float:
+    change = tree.norm(tree.tree_map(torch.sub, x, z))
+    return float(change / torch.clamp(tree.norm(x), min=1))
+
+
+def _gap(problem: Any, x: Var, z: Var) -> float | None:
+    try:
+        first, second = float(problem.objective(x)), float(problem.objective(z))
+    except (LegatoError, AttributeError):
+        return None
+    return abs(first - second) / max(1.0, abs(first))

@@ -1,0 +1,103 @@
+"""Bad input to the diagnosis gets a named error that says what happened, why, and what to try."""
+
+import pytest
+import torch
+
+import legato as lg
+from legato import errors
+from makers import randn
+
+A, b = randn(8, 5, seed=1), randn(8, seed=2)
+
+
+def weight(value=0.7):
+    return torch.tensor(value, dtype=torch.float64, requires_grad=True)
+
+
+def lasso(w):
+    return lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+
+
+def diagnose(problem, loss=lambda x: x.sum(), **options):
+    return lg.diagnose(problem, lg.ForwardBackward(), loss, **options)
+
+
+def raises(error, *words):
+    return pytest.raises(error, match="(?s)" + ".*".join(words))
+
+
+def test_a_loss_that_does_not_see_the_solution():
+    w = weight()
+    for loss in (lambda x: w**2, lambda x: x.detach().sum(), lambda x: torch.tensor(1.0)):
+        with raises(errors.InputError, "does not depend on the solution", "detach"):
+            diagnose(lasso(w), loss)
+
+
+def test_a_loss_that_is_no_number():
+    with raises(errors.InputError, "one number", r"shape \(5,\)", "sum"):
+        diagnose(lasso(weight()), lambda x: x)
+    with raises(errors.InputError, "one number", "float"):
+        diagnose(lasso(weight()), lambda x: x.detach().sum().item())
+    with raises(errors.InputError, "function of the solution, not Tensor", "lambda"):
+        diagnose(lasso(weight()), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_loss_that_is_not_finite(bad):
+    with raises(errors.NonFiniteLossError, "loss is (nan|-?inf)", "overflow"):
+        diagnose(lasso(weight()), lambda x: x.sum() * bad)
+
+
+def test_a_loss_whose_gradient_is_not_finite():
+    target = lg.solve(lasso(0.7), lg.ForwardBackward()).value
+    with raises(errors.NonFiniteLossError, "gradient of the loss", "sqrt"):
+        diagnose(lasso(weight()), lambda x: (x - target).square().sum().sqrt())
+
+
+def test_parameters_that_do_not_influence_the_loss():
+    w = weight()
+    with raises(errors.NoInfluenceError, r"params\[1\]", r"\(3,\)", "copy"):
+        diagnose(lasso(w), params=[w, randn(3).requires_grad_()])
+    with raises(errors.NoInfluenceError, "No tensor behind the solution", "requires_grad_"):
+        diagnose(lasso(0.7))
+    with raises(errors.NoInfluenceError, "No tensor behind the solution"):
+        diagnose(lasso(0.7), lambda x: w * x.sum())  # θ in the loss only
+
+
+def test_parameters_of_the_wrong_kind():
+    w = weight()
+    with raises(errors.InputError, r"params\[0\] does not require a gradient", "requires_grad_"):
+        diagnose(lasso(w), params=w.detach())
+    with raises(errors.InputError, r"params\[0\] is no tensor"):
+        diagnose(lasso(w), params=["w"])
+    with raises(errors.InputError, "params is empty"):
+        diagnose(lasso(w), params=[])
+
+
+def test_settings():
+    for tol in (0.0, 1.0, -1e-3):
+        with raises(errors.InputError, "relative error"):
+            diagnose(lasso(weight()), tol=tol)
+    with raises(errors.InputError, "reference must be a Stop, not int"):
+        diagnose(lasso(weight()), reference=1000)
+    with raises(errors.InputError, "stop must be a Stop"):
+        diagnose(lasso(weight()), stop=100)
+    with raises(errors.InputError, "directions"):
+        diagnose(lasso(weight()), directions=-1)
+    with raises(errors.InputError, "algorithm must be", "ForwardBackward"):
+        lg.diagnose(lasso(weight()), lg.ForwardBackward, lambda x: x.sum())
+    with raises(errors.InputError, "gradients is empty"):
+        diagnose(lasso(weight()), gradients=[])
+    with raises(errors.InputError, r"gradients\[0\]", "the class Unroll", r"Unroll\(\)"):
+        diagnose(lasso(weight()), gradients=[lg.Unroll])
+
+
+def test_a_diverging_solve_is_reported_as_such():
+    runaway = lg.Composite(lg.Smooth(lambda x: 0.5 * weight() * x**2))
+    with raises(errors.DivergenceError, "smaller step"):
+        lg.diagnose(
+            runaway,
+            lg.ForwardBackward(1e10),
+            lambda x: x.sum(),
+            torch.ones(3).double(),
+        )
