@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
@@ -12,23 +12,33 @@ from legato.diagnose.report import HEADINGS, cells, facts
 from legato.diagnose.strategies import label
 
 
+SHORT = {"residual": "resid.", "products": "prods"}
+
+
 def render(diagnosis: Diagnosis, console: Console) -> None:
     """Print strategies, facts, findings and the recommendation."""
     advice = diagnosis.recommendation
     chosen = None if advice.gradient is None else label(advice.gradient)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in HEADINGS:
-        left = heading in ("gradient", "says")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+    # Warnings go below the table: nine columns would not fit a terminal of 80 characters.
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in HEADINGS[:-1]:
+        justify: JustifyMethod = "left" if heading == "gradient" else "right"
+        table.add_column(SHORT.get(heading, heading), justify=justify, no_wrap=True)
+    notes = []
     for row in diagnosis.rows:
+        *numbers, says = cells(row)
         if row.skipped is not None:
             style = "dim"
         elif row.label == chosen:
             style = "bold green"
         else:
             style = "yellow" if row.warnings else ""
-        table.add_row(*map(escape, cells(row)), style=style)
+        table.add_row(*map(escape, numbers), style=style)
+        if says:
+            notes.append(f"[{style}]{escape(row.label)}[/]: {escape(says)}")
     console.print(table)
+    for note in notes:
+        console.print(note)
     console.print()
     listing = Table(box=None, show_header=False, pad_edge=False)
     listing.add_column(style="bold", no_wrap=True)

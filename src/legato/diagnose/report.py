@@ -172,7 +172,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.label,
         number(row.error),
         number(row.bound),
-        "–" if row.cosine is None else f"{row.cosine:.6f}",
+        "–" if row.cosine is None else f"{row.cosine:.4f}",
         number(row.residual),
         "–" if row.products is None else str(row.products),
         "–" if row.seconds is None else f"{row.seconds:.4f}",
