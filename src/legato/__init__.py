@@ -74,6 +74,7 @@ from legato.operators import (
     Operator,
     Stack,
 )
+from legato.optim import fit
 from legato.problems import Composite, Saddle
 from legato.smoothing import smoothed
 from legato.solve import Solution, solve
@@ -141,6 +142,7 @@ __all__ = [
     "Unroll",
     "Zero",
     "diagnose",
+    "fit",
     "mirror_prox",
     "prox",
     "register_prox",

@@ -1,0 +1,95 @@
+"""Saving a fit, so that it can be taken up with the same numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from legato.errors import CheckpointError, CheckpointWarning, InputError
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where and how often a fit is saved; a fit that finds the file takes it up from there.
+
+    Saved are parameters, optimiser, lower-level solutions, tolerances, history and torch's random
+    state, so that a resumed fit gives the same numbers as one that was never stopped. The file is
+    replaced as a whole or not at all. Delete it to start over. To tell that a file belongs to
+    another problem, the first loss is computed again; ``probe=False`` leaves this out, for losses
+    that are random in ways torch's seed does not govern.
+    """
+
+    path: str | os.PathLike[str]
+    every: int = 1
+    probe: bool = True
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise InputError(f"Checkpoint: every must be a positive number, not {self.every!r}.")
+
+    def save(self, content: dict[str, Any]) -> None:
+        """Write atomically; a failure warns and leaves the last good file in place."""
+        path = Path(self.path)
+        buffer = io.BytesIO()
+        torch.save({"format": _FORMAT, **content}, buffer)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                file.write(buffer.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            warnings.warn(
+                f"The checkpoint {path} could not be written ({error}). The fit goes on, and the "
+                "last good checkpoint, if there was one, is untouched.",
+                CheckpointWarning,
+                stacklevel=3,
+            )
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def load(self) -> dict[str, Any] | None:
+        """The content of the file, or None where there is none."""
+        path = Path(self.path)
+        if not path.exists():
+            return None
+        try:
+            content: dict[str, Any] = torch.load(path, weights_only=True)
+        except Exception as error:
+            raise CheckpointError(
+                f"The checkpoint {path} cannot be read ({error}): it is damaged or no checkpoint "
+                "of a fit. Delete it to start over."
+            ) from error
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise CheckpointError(
+                f"{path} is not a checkpoint of a fit in the format of this version. Choose "
+                "another path, or delete it to start over."
+            )
+        return content
+
+
+def random_state() -> dict[str, Any]:
+    """The state of torch's random numbers on all devices in use."""
+    state: dict[str, Any] = {"cpu": torch.get_rng_state(), "cuda": []}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Go back to a state of :func:`random_state`."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])

@@ -1,0 +1,38 @@
+"""The number of non-zero entries: a penalty with a prox that is not convex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from legato._checks import require_nonnegative
+from legato._tree import Var
+from legato.functions import Function, register_prox
+from legato.geometry import Euclidean
+
+
+@dataclass(frozen=True, eq=False)
+class L0(Function):
+    r"""The weighted number of non-zero entries, g(x) = Σ w_i [x_i ≠ 0], for optimisers only.
+
+    .. math:: \mathrm{prox}_{αg}(y) = y · [y² > 2αw]
+
+    Not convex: use it with :class:`~legato.optim.NonConvex`. Reference: Blumensath, Davies (2008).
+    """
+
+    weight: Tensor | float = 1.0
+    convex: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_nonnegative(self.weight, "The weight of L0")
+
+    def value(self, x: Var) -> Tensor:
+        return (self.weight * (x != 0).to(x.dtype)).sum()
+
+
+@register_prox(L0, Euclidean)
+def _(g: L0, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
+    return torch.where(y * y > 2 * alpha * g.weight, y, torch.zeros_like(y))

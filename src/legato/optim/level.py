@@ -1,0 +1,252 @@
+"""The lower level as an upper loss sees it: solves that remember, count and obey a tolerance."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato import _tree as tree
+from legato._checks import as_number, require_sound_data
+from legato._tree import Var
+from legato.algorithms import Algorithm, Stop
+from legato.algorithms.forward_backward import ForwardBackwardState, InertialState
+from legato.algorithms.primal_dual import PrimalDualState
+from legato.errors import GradientError, NotConvergedWarning
+from legato.gradients import Backward, FixedPoint, GradientStrategy, Implicit, Piggyback
+from legato.gradients.fixed_point import FixedPointGradient
+from legato.solve import Solution, solve
+
+UNKNOWN_GAP = 0.1
+"""1 − ρ, as long as nothing is known of the contraction rate ρ."""
+
+EXACT_ENOUGH = 1e-4
+"""Tolerances below this are no reason for a solution far from exact."""
+
+SMALLEST_GAP = 1e-4
+"""1 − ρ, at least: a rate closer to 1 cannot be told from 1."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How exactly to solve: ‖x − x*‖/max(1, ‖x‖) ≤ ``lower``, adjoint residual ≤ ``adjoint``."""
+
+    lower: float
+    adjoint: float
+
+
+@dataclass
+class _Solve:
+    """One solve of the current evaluation, and ‖∇_x L‖ once backward has passed."""
+
+    key: str
+    problem: Any
+    algorithm: Algorithm
+    state: Any
+    backward: Backward
+    exact: bool
+    cotangents: list[float]
+
+
+class Level:
+    r"""Solves lower-level problems for an upper loss, each from the last solution of its kind.
+
+    .. math:: x^*(θ_k) \text{ starts from } x^*(θ_{k−1}) \text{, detached}
+
+    :func:`~legato.fit` passes one to the loss; a loop written by hand can use its own. Solves are
+    told apart by the order of their calls within one evaluation, or by ``key``. Strategies that
+    differentiate the path (Unroll, Forward) start from x0 every time: a warm start would cut the
+    path short, and the gradient with it. Adaptive tolerances only ever loosen: ``stop.tol`` and the
+    adjoint solver's ``tol`` are the most that is asked for.
+    Reference: Pedregosa (2016) for warm starts in hyper-parameter optimisation.
+    """
+
+    def __init__(self) -> None:
+        self.tolerances: Tolerances | None = None
+        self.iterations = 0
+        self.adjoint_iterations = 0
+        self._warm: dict[str, list[Tensor]] = {}
+        self._gaps: dict[str, float] = {}
+        self._solves: list[_Solve] = []
+
+    def begin(self) -> None:
+        """Start a new evaluation of the loss."""
+        self._solves.clear()
+
+    def solve(
+        self,
+        problem: Any,
+        algorithm: Algorithm,
+        x0: Var | None = None,
+        *,
+        gradient: GradientStrategy | None = None,
+        stop: Stop | None = None,
+        key: str | None = None,
+    ) -> Solution:
+        """As :func:`legato.solve`, from the last solution where there is one."""
+        key = str(len(self._solves)) if key is None else key
+        stop = Stop() if stop is None else stop
+        if self.tolerances is not None:
+            # ‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ): a residual of lower · (1 − ρ) will do
+            residual = self.tolerances.lower * self._gaps.get(key, UNKNOWN_GAP)
+            stop = replace(stop, tol=max(stop.tol or 0.0, residual))
+            gradient = _loosen(gradient, self.tolerances.adjoint)
+        last = self._warm.get(key) if isinstance(gradient, FixedPointGradient) else None
+        start = self._start(problem, algorithm, x0, last)
+        solution = solve(problem, algorithm, start, gradient=gradient, stop=stop)
+        self.iterations += solution.iterations
+        state = tree.detach(solution.state)
+        self._warm[key] = tree.leaves(state)
+        exact, cotangents = stop.tol is None, _watch(solution)
+        self._solves.append(
+            _Solve(key, problem, algorithm, state, solution.backward, exact, cotangents)
+        )
+        return solution
+
+    def _start(
+        self, problem: Any, algorithm: Algorithm, x0: Var | None, last: list[Tensor] | None
+    ) -> Any:
+        if last is None:
+            return x0
+        require_sound_data(problem, "The problem")
+        fresh = algorithm.init(problem, x0)  # with the steps that suit this problem
+        like = tree.leaves(fresh)
+        alike = len(like) == len(last) and all(
+            a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+            for a, b in zip(like, last, strict=True)
+        )
+        return carry(fresh, tree.rebuild(fresh, last), algorithm) if alike else fresh
+
+    # --- after backward ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def deliberately_inexact(self) -> Iterator[None]:
+        """Silence warnings about inexact solutions where they were asked for."""
+        with warnings.catch_warnings():
+            if self.tolerances is not None and self.tolerances.lower > EXACT_ENOUGH:
+                warnings.simplefilter("ignore", NotConvergedWarning)
+            yield
+
+    def close(self) -> None:
+        """Count what backward did; called once it has passed."""
+        for done in self._solves:
+            self.adjoint_iterations += done.backward.iterations or 0
+
+    def error(self) -> float:
+        r"""How far the loss may be off because the lower level was not solved exactly.
+
+        .. math:: |L(x) − L(x^*)| ≲ ‖∇L(x)‖ · \frac{‖𝒜(x) − x‖}{1 − ρ}
+
+        ρ is the contraction rate, from the backward solve and from two further steps.
+        A fixed number of iterations (no tolerance) counts as exact: it is the model itself.
+        Reference: Ehrhardt and Roberts (2024), a-posteriori bounds for inexact hypergradients.
+        """
+        return sum(
+            sum(c * c for c in done.cotangents) ** 0.5 * self._distance(done)
+            for done in self._solves
+            if done.cotangents and not done.exact
+        )
+
+    @torch.no_grad()
+    def _distance(self, done: _Solve) -> float:
+        """‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ)."""
+        algorithm, state = done.algorithm, done.state
+        with contextlib.suppress(GradientError):  # of an average only its changes can be observed
+            algorithm, state = algorithm.stationary(state)
+        moved = algorithm.step(done.problem, state)
+        again = algorithm.step(done.problem, moved)
+        self.iterations += 2
+        residual, following = _gap(algorithm, state, moved), _gap(algorithm, moved, again)
+        if residual == 0:
+            return 0.0
+        # Both estimates of ρ may be too low while little is known: forget a larger one slowly.
+        rate = max(done.backward.spectral_radius or 0.0, following / residual)
+        gap = min(max(1 - rate, SMALLEST_GAP), 2 * self._gaps.get(done.key, 1.0))
+        self._gaps[done.key] = gap
+        return residual / gap
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next solve depends on."""
+        pair = None if self.tolerances is None else (self.tolerances.lower, self.tolerances.adjoint)
+        return {
+            "warm": {key: list(tensors) for key, tensors in self._warm.items()},
+            "gaps": dict(self._gaps),
+            "tolerances": pair,
+            "iterations": self.iterations,
+            "adjoint_iterations": self.adjoint_iterations,
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self._warm = {key: list(tensors) for key, tensors in saved["warm"].items()}
+        self._gaps = dict(saved["gaps"])
+        pair = saved["tolerances"]
+        self.tolerances = None if pair is None else Tolerances(*pair)
+        self.iterations = saved["iterations"]
+        self.adjoint_iterations = saved["adjoint_iterations"]
+        self._solves.clear()
+
+
+def _watch(solution: Solution) -> list[float]:
+    """A list that receives the norms of ∇_x L (and ∇_y L) when backward passes."""
+    norms: list[float] = []
+
+    def note(cotangent: Tensor) -> None:
+        norms.append(float(torch.linalg.vector_norm(cotangent.detach())))
+
+    parts = tree.leaves(solution.value)
+    if solution.dual is not None:
+        parts = parts + tree.leaves(solution.dual)
+    for tensor in parts:
+        if tensor.requires_grad:
+            tensor.register_hook(note)
+    return norms
+
+
+def _gap(algorithm: Algorithm, before: Any, after: Any) -> float:
+    change = tree.tree_map(torch.sub, algorithm.points(after), algorithm.points(before))
+    return as_number(tree.norm(change))
+
+
+def _loosen(gradient: GradientStrategy | None, tol: float) -> GradientStrategy | None:
+    """The strategy with its linear solve no more exact than ``tol``."""
+    if isinstance(gradient, Implicit):
+        own = getattr(gradient.solver, "tol", None)
+        if own is not None:
+            solver: Any = gradient.solver
+            return replace(gradient, solver=replace(solver, tol=max(own, tol)))
+    if isinstance(gradient, (FixedPoint, Piggyback)) and gradient.tol is not None:
+        return replace(gradient, tol=max(gradient.tol, tol))
+    return gradient
+
+
+@singledispatch
+def carry(fresh: Any, last: Any, algorithm: Algorithm) -> Any:
+    """``fresh``, with the variables of ``last``; register your own state's with carry.register.
+
+    Steps stay those of the new problem, momentum and averages start again. For a state unknown
+    here the new start is the last solution as a point.
+    """
+    return algorithm.solution(last)
+
+
+@carry.register
+def _(fresh: ForwardBackwardState, last: Any, algorithm: Algorithm) -> Any:
+    return fresh._replace(mirror=last.mirror, point=last.point)
+
+
+@carry.register
+def _(fresh: InertialState, last: Any, algorithm: Algorithm) -> Any:
+    return fresh._replace(mirror=last.mirror, point=last.point, previous=last.mirror)
+
+
+@carry.register
+def _(fresh: PrimalDualState, last: Any, algorithm: Algorithm) -> Any:
+    return fresh._replace(primal=last.primal, dual=last.dual, x=last.x, y=last.y)

@@ -1,0 +1,54 @@
+"""When a fit may end early."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from legato.errors import InputError
+from legato.optim.history import History
+
+
+@dataclass(frozen=True)
+class Until:
+    """End a fit once a measure of progress is at most its bound, ``patience`` steps in a row.
+
+    ``gradient`` bounds ‖∇f(θ)‖ (useful without prox), ``change`` bounds ‖θ⁺ − θ‖, ``decrease``
+    bounds the relative decrease of the loss in a step, ``loss`` is a target, and ``seconds`` is a
+    budget. Any callable History → reason or None serves as well.
+    """
+
+    gradient: float | None = None
+    change: float | None = None
+    decrease: float | None = None
+    loss: float | None = None
+    seconds: float | None = None
+    patience: int = 1
+
+    def __post_init__(self) -> None:
+        bounds = (self.gradient, self.change, self.decrease, self.seconds)
+        if any(b is not None and not b >= 0 for b in bounds) or self.patience < 1:
+            raise InputError(f"Until needs non-negative bounds and patience ≥ 1, not {self!r}.")
+
+    def __call__(self, history: History) -> str | None:
+        return self.spent(history) or self._met(history)
+
+    def spent(self, history: History) -> str | None:
+        """Why the fit has to end whether it has converged or not."""
+        if self.seconds is not None and history.records[-1].seconds >= self.seconds:
+            return f"the {self.seconds:g} seconds are spent"
+        return None
+
+    def _met(self, history: History) -> str | None:
+        n, losses = self.patience, history.loss[-self.patience - 1 :]
+        falls = [abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairwise(losses)]
+        measures = (
+            ("gradient norm", history.gradient_norm[-n:], self.gradient),
+            ("change", history.change[-n:], self.change),
+            ("relative decrease", falls, self.decrease),
+            ("loss", history.loss[-n:], self.loss),
+        )
+        for name, values, bound in measures:
+            if bound is not None and len(values) == n and all(v <= bound for v in values):
+                return f"{name} {values[-1]:.3g} ≤ {bound:.3g}"
+        return None
