@@ -1,0 +1,319 @@
+"""The Potts model as a layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from legato._checks import as_number, values_readable
+from legato._precision import full_precision
+from legato.errors import GradientError, InputError, StepError
+from legato.gradients import GradientStrategy, Unroll
+from legato.nn.kernels import choose_kernel, require_known
+from legato.nn.kernels.neighbourhood import Offset, offsets
+from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
+from legato.nn.kernels.potts_reference import model, solve_implicitly
+from legato.problems import Saddle
+
+
+class PottsState(NamedTuple):
+    """Mirror variables to start another solve from: a (B, L, *spatial), b (B, L, E, *spatial)."""
+
+    mirror: Tensor
+    dual: Tensor
+
+
+@dataclass
+class PottsOutput:
+    """What :class:`Potts` returns; everything is attached to the graph but the gap.
+
+    ``probabilities`` is u, the last or the averaged iterate; ``log_probabilities`` is the
+    log-softmax of the last mirror variable and always finite; ``dual`` is p; ``state`` starts
+    another solve; ``kernel`` names the implementation that ran. The other fields are the data of
+    the ``problem`` that was solved.
+    """
+
+    probabilities: Tensor
+    log_probabilities: Tensor
+    dual: Tensor
+    state: PottsState
+    kernel: str
+    cost: Tensor
+    weights: Tensor
+    directions: tuple[Offset, ...]
+    epsilon: float
+
+    @cached_property
+    def problem(self) -> Saddle:
+        """The saddle-point problem that was solved."""
+        return model(self.cost, self.weights, self.directions, self.epsilon)
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """The primal–dual gap, summed over the batch: by at most this the energy is too large."""
+        with torch.no_grad():
+            return self.problem.gap(self.probabilities, self.dual)
+
+    @cached_property
+    def energy(self) -> Tensor:
+        """⟨c, u⟩ + ‖W∇u‖₁ (+ ε Σ u log u), summed over the batch."""
+        return self.problem.objective(self.probabilities)
+
+
+class Potts(nn.Module):
+    r"""Multi-label segmentation with a length penalty, after any network.
+
+    .. math:: \min_{u ∈ Δ}\; ⟨c, u⟩ + ‖W∇u‖₁ \;(+\, ε \textstyle\sum u \log u)
+
+    ``forward(cost, weights)`` takes costs (B, L, H, W) or (B, L, D, H, W) and weights: None, a
+    scalar, or a tensor whose axes are those of (B, L, E, *spatial) or one, for E directions
+    (``neighbours`` 4: the axes; 8: and the diagonals, in the plane). Steps are τ = r/‖K‖ and
+    σ = 1/(r‖K‖) with ``balance`` r, learned if ``learn_balance``; or give ``tau`` and ``sigma``.
+    ``gradient`` is Unroll (default; ``last``, ``checkpoint``), or, with ``epsilon`` > 0, any of
+    the fixed-point family. ``kernel`` overrides the choice among "triton", "numba", "reference".
+    Reference: Section 7 of Ochs et al. (2016).
+    """
+
+    log_balance: Tensor
+
+    def __init__(
+        self,
+        iterations: int = 100,
+        *,
+        balance: float = 1.0,
+        learn_balance: bool = False,
+        tau: float | None = None,
+        sigma: float | None = None,
+        neighbours: int = 4,
+        average: bool = False,
+        epsilon: float = 0.0,
+        gradient: GradientStrategy | None = None,
+        kernel: str | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+            raise InputError(f"Potts needs a positive number of iterations, not {iterations!r}.")
+        if (tau is None) != (sigma is None):
+            raise StepError("Give both tau and sigma, or neither.")
+        for name, value in (("balance", balance), ("tau", tau), ("sigma", sigma)):
+            if value is not None and not 0 < value < math.inf:
+                raise StepError(f"{name} must be positive and finite, not {value!r}.")
+        if not 0 <= epsilon < math.inf:
+            raise InputError(f"epsilon must be non-negative, not {epsilon!r}.")
+        if neighbours not in (4, 8):
+            raise InputError(f"neighbours must be 4 or 8, not {neighbours!r}.")
+        if learn_balance and tau is not None:
+            raise StepError("tau and sigma leave no balance to learn: give one or the other.")
+        require_known(kernel)
+        self.iterations = iterations
+        self.tau, self.sigma = tau, sigma
+        self.neighbours = neighbours
+        self.average = average
+        self.epsilon = float(epsilon)
+        self.gradient = Unroll() if gradient is None else gradient
+        self.kernel = kernel
+        log_balance = torch.tensor(math.log(balance))
+        if learn_balance:
+            self.log_balance = nn.Parameter(log_balance)
+        else:
+            self.register_buffer("log_balance", log_balance)
+        self._require_applicable()
+
+    def _require_applicable(self) -> None:
+        if not isinstance(self.gradient, GradientStrategy):
+            raise InputError(
+                f"gradient must be a strategy such as Unroll(), not {self.gradient!r}."
+            )
+        if isinstance(self.gradient, Unroll):
+            if self.gradient.checkpoint is not None and self.gradient.last is not None:
+                raise InputError("Potts takes Unroll(last=…) or Unroll(checkpoint=…), not both.")
+            if self.gradient.tol is not None:
+                raise InputError("Potts does not take Unroll(tol=…): choose last=K.")
+            return
+        if self.epsilon == 0:
+            raise GradientError(
+                f"{type(self.gradient).__name__} needs a unique solution: give Potts an epsilon > "
+                "0, e.g. 0.05, or use Unroll()."
+            )
+        if self.average:
+            raise GradientError(
+                "The averaged iterate is no fixed point: use average=False with "
+                f"{type(self.gradient).__name__}, or Unroll()."
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"iterations={self.iterations}, neighbours={self.neighbours}, average={self.average}, "
+            f"epsilon={self.epsilon:g}, gradient={self.gradient!r}"
+        )
+
+    def forward(
+        self, cost: Tensor, weights: Tensor | float | None = None, state: PottsState | None = None
+    ) -> PottsOutput:
+        with full_precision():
+            return self._solve(cost, weights, state)
+
+    def _solve(
+        self, cost: Tensor, weights: Tensor | float | None, state: PottsState | None
+    ) -> PottsOutput:
+        _require_cost(cost, self.neighbours)
+        directions = offsets(cost.ndim - 2, self.neighbours)
+        w = _require_weights(weights, cost, len(directions))
+        state = _require_state(state, cost, len(directions))
+        tau, sigma = self._steps(w, len(directions), cost)
+        if isinstance(self.gradient, Unroll):
+            name, iterates = self._unroll(cost, w, tau, sigma, state)
+        else:
+            name = "reference"
+            problem = model(cost, w, directions, self.epsilon)
+            iterates = solve_implicitly(
+                problem, cost, tau, sigma, state, self.iterations, self.gradient
+            )
+        mean = iterates.mean
+        return PottsOutput(
+            probabilities=iterates.probabilities if mean is None else mean,
+            log_probabilities=torch.log_softmax(iterates.mirror, 1),
+            dual=torch.tanh(iterates.dual),
+            state=PottsState(iterates.mirror, iterates.dual),
+            kernel=name,
+            cost=cost,
+            weights=w,
+            directions=directions,
+            epsilon=self.epsilon,
+        )
+
+    def _steps(self, w: Tensor, directions: int, cost: Tensor) -> tuple[Tensor, Tensor]:
+        unit = 2 * math.sqrt(directions)
+        norm = unit * w.detach().abs().amax()
+        # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
+        tiny = math.sqrt(torch.finfo(norm.dtype).tiny)
+        norm = torch.where(norm > tiny, norm, torch.full_like(norm, unit))
+        if self.tau is not None and self.sigma is not None:
+            tau, sigma = cost.new_tensor(self.tau), cost.new_tensor(self.sigma)
+            _require_stable(tau, sigma, norm)
+            return tau, sigma
+        r = self.log_balance.exp().to(cost)
+        return r / norm, 1 / (r * norm)
+
+    def _unroll(
+        self, cost: Tensor, w: Tensor, tau: Tensor, sigma: Tensor, state: PottsState | None
+    ) -> tuple[str, PottsIterates]:
+        assert isinstance(self.gradient, Unroll)
+        name, kernel = choose_kernel(cost, self.kernel)
+        mirror, dual = (None, None) if state is None else state
+        last, interval = self.gradient.last, self.gradient.checkpoint
+        settings = {"epsilon": self.epsilon, "neighbours": self.neighbours}
+        if last is not None and last < self.iterations:
+            if self.average:
+                raise GradientError("Unroll(last=K) and average=True cannot be combined.")
+            with torch.no_grad():
+                early = kernel(
+                    cost, w, tau, sigma, mirror=mirror, dual=dual,
+                    iterations=self.iterations - last, **settings,
+                )  # fmt: skip
+            mirror, dual = early.mirror, early.dual
+            return name, kernel(
+                cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=last, **settings
+            )
+        if interval == "sqrt":
+            interval = math.ceil(math.sqrt(self.iterations))
+        assert not isinstance(interval, str)
+        return name, kernel(
+            cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=self.iterations,
+            average=self.average, checkpoint=interval, **settings,
+        )  # fmt: skip
+
+
+def _require_cost(cost: Tensor, neighbours: int) -> None:
+    if not isinstance(cost, Tensor) or cost.ndim not in (4, 5):
+        shape = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
+        raise InputError(f"cost must have shape (B, L, H, W) or (B, L, D, H, W), not {shape}.")
+    if cost.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"cost is {cost.dtype}; the solver computes in float32 or float64. Call .float() on "
+            "the network's output."
+        )
+    if cost.shape[1] < 2:
+        raise InputError(
+            f"cost has {cost.shape[1]} label(s) on axis 1; a segmentation needs at least 2. For a "
+            "binary problem use the costs (0, c)."
+        )
+    if cost.is_meta:
+        raise InputError("cost is on the meta device: it has a shape, but nothing to segment.")
+    if cost.numel() == 0:
+        raise InputError(f"cost of shape {tuple(cost.shape)} is empty: nothing to segment.")
+    if neighbours == 8 and cost.ndim == 5:
+        raise InputError("8 neighbours exist in the plane only; use neighbours=4 for volumes.")
+    _require_finite(cost, "cost")
+
+
+def _cheap_to_read(tensor: Tensor) -> bool:
+    """Not on a GPU, which would wait in every training step: there NaN shows in the loss."""
+    return not tensor.is_cuda and values_readable()
+
+
+def _require_finite(tensor: Tensor, name: str) -> None:
+    if not _cheap_to_read(tensor):
+        return
+    if not bool(torch.isfinite(tensor.detach()).all()):
+        count = int((~torch.isfinite(tensor.detach())).sum())
+        raise InputError(
+            f"{name} holds {count} NaN or infinite values of {tensor.numel()}. Look for an "
+            "overflow in the network, or clip its output."
+        )
+
+
+def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: int) -> Tensor:
+    if isinstance(weights, (int, float)):
+        weights = cost.new_tensor(float(weights))
+    if weights is not None:
+        if not isinstance(weights, Tensor):
+            raise InputError(f"weights must be a number or a tensor, not {type(weights).__name__}.")
+        if weights.device != cost.device:
+            raise InputError(f"weights are on {weights.device}, cost is on {cost.device}.")
+        if weights.dtype != cost.dtype:
+            raise InputError(f"weights are {weights.dtype}, cost is {cost.dtype}.")
+    w = canonical_weights(weights, cost, directions)
+    _require_finite(w, "weights")
+    if _cheap_to_read(w) and not bool((w.detach() >= 0).all()):
+        raise InputError(
+            f"weights must be non-negative, but their smallest entry is {float(w.detach().min()):g}"
+            ": the energy would not be convex. Parametrise them, e.g. by softplus."
+        )
+    return w
+
+
+def _require_state(state: PottsState | None, cost: Tensor, directions: int) -> PottsState | None:
+    if state is None:
+        return None
+    parts = tuple(state) if isinstance(state, tuple) else ()
+    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
+        raise InputError("state must be a PottsState, such as the state of an earlier output.")
+    expected = (cost.shape, (*cost.shape[:2], directions, *cost.shape[2:]))
+    for name, tensor, shape in zip(("mirror", "dual"), parts, expected, strict=True):
+        found = (tuple(tensor.shape), tensor.dtype, tensor.device)
+        if found != (tuple(shape), cost.dtype, cost.device):
+            raise InputError(
+                f"The state's {name} variable has shape {found[0]}, {found[1]} on {found[2]}, but "
+                f"this cost needs {tuple(shape)}, {cost.dtype} on {cost.device}."
+            )
+        _require_finite(tensor, f"The state's {name} variable")
+    return state
+
+
+def _require_stable(tau: Tensor, sigma: Tensor, norm: Tensor) -> None:
+    """τσ‖K‖² ≤ 1, checked on the device itself where reading would make it wait."""
+    product = tau * sigma * norm * norm
+    if tau.is_cuda:
+        torch._assert_async(product <= 1 + 1e-5, "Potts: tau·sigma·‖K‖² exceeds 1")
+    elif _cheap_to_read(product) and as_number(product) > 1 + 1e-5:
+        raise StepError(
+            f"tau·sigma·‖K‖² = {as_number(product):g} exceeds 1 (‖K‖ ≤ {as_number(norm):g} for "
+            "these weights): the iteration need not converge. Take smaller steps, or leave both "
+            "None."
+        )

@@ -1,0 +1,530 @@
+"""Every Potts kernel computes the reference's function and its gradient.
+
+Numba runs everything here. Triton runs everything on a GPU; without one it runs the cases of SMALL,
+which take every path of its source, in its interpreter (a thousand times slower, so in a process of
+its own: see the last test). FULL_MATRIX=1 gives the interpreter everything, for half an hour.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import platform
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from legato.nn.kernels.neighbourhood import offsets
+from legato.nn.kernels.potts_iterates import PottsIterates
+from legato.nn.kernels.potts_reference import potts as reference
+
+Potts = Callable[..., PottsIterates]
+
+INTERPRETER = os.environ.get("TRITON_INTERPRET") == "1"
+GPU = torch.cuda.is_available() and not INTERPRETER
+SLOW = INTERPRETER and os.environ.get("FULL_MATRIX") != "1"
+KERNELS = ["triton"] if INTERPRETER else ["numba", "triton"] if GPU else ["numba"]
+
+# Triton's interpreter reads numbers from arrays in a way that NumPy is about to forbid.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+not_interpreted = pytest.mark.skipif(SLOW, reason="SMALL covers it, the interpreter is slow")
+numba_only = pytest.mark.skipif(INTERPRETER, reason="this process is for Triton")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel under test, and where it runs."""
+
+    name: str
+    potts: Potts
+    device: str
+
+
+def _kernel(name: str) -> Kernel:
+    module = importlib.import_module(f"legato.nn.kernels.potts_{name}")
+    return Kernel(name, module.potts, "cuda" if name == "triton" and GPU else "cpu")
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    return _kernel(request.param)
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Images are cut into bands when there are more threads than images."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A Potts problem of random data, drawn in float64."""
+
+    batch: int = 1
+    labels: int = 3
+    spatial: tuple[int, ...] = (7, 9)
+    iterations: int = 6
+    epsilon: float = 0.0
+    neighbours: int = 4
+    weights: str = "pixel"
+    average: bool = False
+    checkpoint: int | None = None
+    warm: bool = True
+    scale: float = 1.0
+    weight_scale: float = 1.0
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        generator = torch.Generator().manual_seed(7)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        axes = len(self.spatial)
+        edges = len(offsets(axes, self.neighbours))
+        shapes = {
+            "scalar": (),
+            "pixel": (self.batch, 1, edges, *self.spatial),
+            "shared": (1, 1, edges, *self.spatial),
+            "label": (1, self.labels, 1, *(1,) * axes),
+            "label_row": (self.batch, self.labels, edges, self.spatial[0], *(1,) * (axes - 1)),
+            "all": (self.batch, self.labels, edges, *self.spatial),
+        }
+        weights = None
+        if self.weights != "none":
+            weights = (normal(*shapes[self.weights]).abs() * 0.5 + 0.1) * self.weight_scale
+        step = torch.tensor(0.3 / self.weight_scale, dtype=torch.float64)
+        image = (self.batch, self.labels, *self.spatial)
+        return {
+            "cost": normal(*image) * self.scale,
+            "weights": weights,
+            "tau": step,
+            "sigma": step * 1.2,
+            "mirror": normal(*image) if self.warm else None,
+            "dual": normal(*image[:2], edges, *self.spatial) * 0.5 if self.warm else None,
+        }
+
+    def run(self, potts: Potts, tensors: dict[str, Tensor | None]) -> PottsIterates:
+        t = tensors
+        return potts(
+            t["cost"],
+            t["weights"],
+            t["tau"],
+            t["sigma"],
+            mirror=t["mirror"],
+            dual=t["dual"],
+            iterations=self.iterations,
+            epsilon=self.epsilon,
+            neighbours=self.neighbours,
+            average=self.average,
+            checkpoint=self.checkpoint,
+        )
+
+
+def leaves(
+    tensors: dict[str, Tensor | None], dtype: torch.dtype, device: str
+) -> dict[str, Tensor | None]:
+    return {
+        name: None if t is None else t.to(device, dtype).detach().requires_grad_()
+        for name, t in tensors.items()
+    }
+
+
+def values_and_gradients(
+    case: Case, potts: Potts, dtype: torch.dtype, device: str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    inputs = leaves(case.tensors(), dtype, device)
+    outputs = case.run(potts, inputs)._asdict()
+    outputs = {name: value for name, value in outputs.items() if value is not None}
+    generator = torch.Generator().manual_seed(11)
+    loss = torch.zeros((), dtype=dtype, device=device)
+    for value in outputs.values():
+        bar = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        loss = loss + (value * bar.to(device, dtype)).sum()
+    named = {name: t for name, t in inputs.items() if t is not None}
+    gradients = torch.autograd.grad(loss, list(named.values()))
+    return (
+        {name: value.detach().cpu().double() for name, value in outputs.items()},
+        {name: gradient.cpu().double() for name, gradient in zip(named, gradients, strict=True)},
+    )
+
+
+@cache
+def truth(case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    return values_and_gradients(case, reference, torch.float64)
+
+
+def assert_close(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        size = max(1.0, float(value.abs().max()))
+        error = float((got[name] - value).abs().max()) / size
+        assert error <= tolerance, f"{name} is {error:.1e} off"
+
+
+SMALL = {
+    "plain": Case(iterations=3),
+    "cold start": Case(warm=False, weights="none", iterations=2),
+    "weights for everything": Case(weights="all", batch=2, spatial=(3, 4), iterations=2),
+    "weights per label and row": Case(weights="label_row", batch=2, spatial=(3, 4), iterations=2),
+    "average and entropy": Case(average=True, epsilon=0.2, batch=2, spatial=(3, 4), iterations=3),
+    "checkpoints": Case(checkpoint=2, average=True, epsilon=0.1, spatial=(3, 4), iterations=3),
+    "eight neighbours": Case(neighbours=8, spatial=(3, 4), iterations=3),
+    "volume": Case(spatial=(3, 2, 4), iterations=3),
+    "one row": Case(spatial=(1, 7), iterations=3),
+    "one column, eight neighbours": Case(spatial=(7, 1), neighbours=8, iterations=3),
+    "many labels": Case(labels=11, spatial=(2, 3), iterations=2, average=True, epsilon=0.2),
+    "many weights": Case(labels=11, spatial=(2, 3), iterations=2, weights="all"),
+    "several tiles": Case(spatial=(5, 37), iterations=2, labels=2),
+    "strong costs": Case(scale=16.0, spatial=(3, 4), iterations=4),
+    "one iteration": Case(iterations=1),
+}
+LARGE = {
+    "plain, longer": Case(),
+    "cold start with weights": Case(warm=False),
+    "no weights": Case(weights="none"),
+    "scalar weights": Case(weights="scalar"),
+    "weights shared by the batch": Case(weights="shared", batch=3),
+    "weights per label": Case(weights="label", batch=2),
+    "entropy": Case(epsilon=0.2),
+    "average": Case(average=True),
+    "eight neighbours, no weights": Case(neighbours=8, weights="none"),
+    "volume, longer": Case(spatial=(3, 4, 5)),
+    "volume, no weights": Case(spatial=(4, 3, 2), weights="none"),
+    "volume, weights per label and slice": Case(spatial=(4, 3, 5), weights="label_row"),
+    "flat volume": Case(spatial=(1, 5, 4)),
+    "one row, longer": Case(spatial=(1, 17)),
+    "one column": Case(spatial=(17, 1)),
+    "one pixel": Case(spatial=(1, 1)),
+    "odd size": Case(spatial=(31, 37), iterations=4),
+    "wider than a vector": Case(spatial=(4, 67)),
+    "two labels": Case(labels=2),
+    "five labels": Case(labels=5),
+    "nineteen labels": Case(labels=19, spatial=(4, 5)),
+    "sixty-four labels": Case(labels=64, spatial=(3, 4), iterations=3),
+    "large batch": Case(batch=32, spatial=(3, 4), iterations=3),
+    "strong weights": Case(weight_scale=100.0, spatial=(5, 6)),
+}
+SINGLE = ("plain", "checkpoints", "many labels", "strong costs")
+"""What the interpreter runs in float32 too; float64 finds more."""
+CASES = [
+    pytest.param(case, dtype, id=f"{name}-{str(dtype)[6:]}")
+    for name, case in (SMALL if SLOW else SMALL | LARGE).items()
+    for dtype in (torch.float32, torch.float64)
+    if not SLOW or dtype == torch.float64 or name in SINGLE
+]
+LONG = {
+    "long": Case(spatial=(40, 33), iterations=100),
+    "long, entropy": Case(spatial=(40, 33), iterations=100, epsilon=0.1, average=True),
+    "long, strong costs": Case(spatial=(40, 33), iterations=100, scale=8.0),
+    "long, eight neighbours": Case(spatial=(33, 40), iterations=60, neighbours=8, checkpoint=9),
+    "long volume": Case(spatial=(24, 5, 19), iterations=40, average=True),
+    "long, small batch": Case(batch=3, spatial=(40, 33), iterations=50, labels=5),
+}
+
+
+@pytest.mark.parametrize(("case", "dtype"), CASES)
+def test_values_and_gradients(kernel: Kernel, case: Case, dtype: torch.dtype) -> None:
+    values, gradients = values_and_gradients(case, kernel.potts, dtype, kernel.device)
+    right_values, right_gradients = truth(case)
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-10
+    assert_close(values, right_values, tolerance)
+    assert_close(gradients, right_gradients, tolerance)
+
+
+@not_interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("case", LONG.values(), ids=LONG.keys())
+def test_long_runs(kernel: Kernel, case: Case, dtype: torch.dtype) -> None:
+    test_values_and_gradients(kernel, case, dtype)
+
+
+@not_interpreted
+@pytest.mark.parametrize("output", ["mirror", "dual", "probabilities", "mean"])
+def test_cotangent_of_one_output(kernel: Kernel, output: str) -> None:
+    case = Case(average=True, epsilon=0.1)
+
+    def gradients(potts: Potts, device: str) -> list[Tensor]:
+        inputs = leaves(case.tensors(), torch.float64, device)
+        value = getattr(case.run(potts, inputs), output)
+        bar = torch.randn(
+            value.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+        )
+        named = [t for t in inputs.values() if t is not None]
+        return [g.cpu() for g in torch.autograd.grad((value * bar.to(device)).sum(), named)]
+
+    for got, right in zip(
+        gradients(kernel.potts, kernel.device), gradients(reference, "cpu"), strict=True
+    ):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
+@not_interpreted
+def test_mean_is_the_mean_of_the_iterates(kernel: Kernel) -> None:
+    case = Case(iterations=3, average=True)
+    tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
+    each = [
+        replace(case, iterations=k, average=False).run(kernel.potts, tensors).probabilities
+        for k in (1, 2, 3)
+    ]
+    mean = case.run(kernel.potts, tensors).mean
+    torch.testing.assert_close(mean, torch.stack(each).mean(0))
+
+
+@not_interpreted
+def test_continuing_equals_running_on(kernel: Kernel) -> None:
+    case = Case(iterations=5)
+    tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
+    once = replace(case, iterations=8).run(kernel.potts, tensors)
+    half = case.run(kernel.potts, tensors)
+    tensors |= {"mirror": half.mirror, "dual": half.dual}
+    twice = replace(case, iterations=3).run(kernel.potts, tensors)
+    for got, right in zip(twice[:3], once[:3], strict=True):
+        torch.testing.assert_close(got, right)
+
+
+@pytest.mark.parametrize("layout", ["channels last", "slice", "transposed", "expanded"])
+def test_any_memory_layout(kernel: Kernel, layout: str) -> None:
+    case = Case(batch=2, spatial=(2, 3), iterations=2)
+    tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
+    plain = case.run(kernel.potts, tensors)
+
+    def rearrange(t: Tensor | None) -> Tensor | None:
+        if t is None or t.dim() < 4:
+            return t
+        if layout == "channels last" and t.dim() == 4:
+            return t.to(memory_format=torch.channels_last)
+        if layout == "slice":
+            return torch.stack((t, t), -1)[..., 0]
+        if layout == "transposed":
+            return t.transpose(-1, -2).contiguous().transpose(-1, -2)
+        return t
+
+    other = {name: rearrange(t) for name, t in tensors.items()}
+    if layout == "expanded":
+        assert tensors["cost"] is not None
+        other["cost"] = tensors["cost"][:1].expand(2, -1, -1, -1)
+        tensors["cost"] = other["cost"].contiguous()
+        plain = case.run(kernel.potts, tensors)
+    for got, right in zip(case.run(kernel.potts, other)[:3], plain[:3], strict=True):
+        torch.testing.assert_close(got, right)
+        assert got.is_contiguous()
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_extreme_costs_stay_finite(kernel: Kernel, sign: float) -> None:
+    case = Case(iterations=2 if SLOW else 100, warm=False, spatial=(3, 4))
+    inputs = leaves(case.tensors(), torch.float32, kernel.device)
+    cost = inputs["cost"]
+    assert cost is not None
+    inputs["cost"] = cost = (sign * 1e4 * cost.detach().sign()).requires_grad_()
+    outputs = case.run(kernel.potts, inputs)
+    named = [t for t in inputs.values() if t is not None]
+    loss = outputs.probabilities.square().sum() + torch.log_softmax(outputs.mirror, 1)[:, 0].mean()
+    gradients = torch.autograd.grad(loss, named)
+    for t in (*outputs[:3], *gradients):
+        assert torch.isfinite(t).all()
+    assert torch.allclose(outputs.probabilities.sum(1), torch.ones(()).to(cost))
+
+
+@not_interpreted
+def test_zero_weights_give_a_softmax(kernel: Kernel) -> None:
+    case = Case(warm=False)
+    tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
+    cost, tau, weights = tensors["cost"], tensors["tau"], tensors["weights"]
+    assert cost is not None
+    assert tau is not None
+    assert weights is not None
+    tensors["weights"] = torch.zeros_like(weights)
+    u = case.run(kernel.potts, tensors).probabilities
+    torch.testing.assert_close(u, torch.softmax(-case.iterations * tau * cost, 1))
+
+
+@not_interpreted
+def test_gradient_of_the_weights_only(kernel: Kernel) -> None:
+    case = Case()
+
+    def gradient(potts: Potts, device: str) -> Tensor:
+        tensors = {n: None if t is None else t.to(device) for n, t in case.tensors().items()}
+        weights = tensors["weights"]
+        assert weights is not None
+        weights.requires_grad_()
+        u = case.run(potts, tensors).probabilities
+        (result,) = torch.autograd.grad(u.square().sum(), weights)
+        return result.cpu()
+
+    torch.testing.assert_close(
+        gradient(kernel.potts, kernel.device), gradient(reference, "cpu"), rtol=1e-10, atol=1e-12
+    )
+
+
+@not_interpreted
+@pytest.mark.parametrize("interval", [1, 2, 3, 5, 6, 9])
+def test_checkpoints_change_nothing(kernel: Kernel, interval: int) -> None:
+    plain = Case(average=True, spatial=(5, 6))
+    values, gradients = values_and_gradients(plain, kernel.potts, torch.float32, kernel.device)
+    marked = replace(plain, checkpoint=interval)
+    other_values, other = values_and_gradients(marked, kernel.potts, torch.float32, kernel.device)
+    assert_close(other_values, values, 2e-6)
+    assert_close(other, gradients, 2e-6)
+
+
+@not_interpreted
+def test_backward_twice(kernel: Kernel) -> None:
+    case = Case()
+    inputs = leaves(case.tensors(), torch.float64, kernel.device)
+    cost = inputs["cost"]
+    assert cost is not None
+    loss = case.run(kernel.potts, inputs).probabilities.square().sum()
+    (first,) = torch.autograd.grad(loss, cost, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, cost)
+    assert torch.equal(first, second)
+
+
+def test_the_operator_is_what_torch_expects(kernel: Kernel) -> None:
+    case = Case(spatial=(4, 5), iterations=2)
+    t = leaves(case.tensors(), torch.float64, kernel.device)
+    operator = getattr(torch.ops.legato, f"potts_{kernel.name}").default
+    arguments = (*(t[n] for n in t), 2, 0.0, 4, False, 0, True)
+    torch.library.opcheck(
+        operator,
+        arguments,
+        test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
+    )
+
+
+@not_interpreted
+def test_under_compile(kernel: Kernel) -> None:
+    case = Case(spatial=(4, 5), iterations=2)
+
+    def loss(cost: Tensor, tensors: dict[str, Tensor | None]) -> Tensor:
+        return case.run(kernel.potts, tensors | {"cost": 2 * cost}).probabilities.square().sum()
+
+    inputs = leaves(case.tensors(), torch.float64, kernel.device)
+    cost = inputs["cost"]
+    assert cost is not None
+    (eager,) = torch.autograd.grad(loss(cost, inputs), cost)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    (graph,) = torch.autograd.grad(compiled(cost, inputs), cost)
+    torch.testing.assert_close(graph, eager)
+
+
+def _numba_case() -> dict[str, Tensor]:
+    return values_and_gradients(Case(spatial=(40, 33)), _kernel("numba").potts, torch.float32)[1]
+
+
+@numba_only
+def test_numba_results_do_not_depend_on_the_threads() -> None:
+    def gradients(threads: int) -> dict[str, Tensor]:
+        torch.set_num_threads(threads)
+        return _numba_case()
+
+    one = gradients(1)
+    for threads in (2, 3, 5):
+        assert_close(gradients(threads), one, 1e-6)
+
+
+@numba_only
+def test_numba_from_several_threads_at_once() -> None:
+    right = _numba_case()
+    results: list[dict[str, Tensor]] = []
+    threads = [threading.Thread(target=lambda: results.append(_numba_case())) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 6
+    for result in results:
+        assert_close(result, right, 1e-6)
+
+
+def _forked(queue: Any) -> None:
+    # A forked child must not use torch's threads, which did not survive the fork; ours did not
+    # either, and are started anew.
+    case = Case(spatial=(40, 33), warm=False)
+    tensors = {n: None if t is None else t.float() for n, t in case.tensors().items()}
+    u = case.run(_kernel("numba").potts, tensors).probabilities
+    queue.put(u.numpy().tolist())
+
+
+@numba_only
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_numba_after_a_fork() -> None:
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("no fork here")
+    case = Case(spatial=(40, 33), warm=False)
+    tensors = {n: None if t is None else t.float() for n, t in case.tensors().items()}
+    right = case.run(_kernel("numba").potts, tensors).probabilities
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=_forked, args=(queue,))
+    process.start()
+    got = torch.tensor(queue.get(timeout=60))
+    process.join(60)
+    assert process.exitcode == 0
+    torch.testing.assert_close(got, right)
+
+
+ASSEMBLY = """
+import torch
+from legato.nn.kernels import potts_numba, potts_rows
+cost, step = torch.randn(1, 3, 8, 9, requires_grad=True), torch.tensor(0.3)
+potts_numba.potts(cost, None, step, step, iterations=2).probabilities[0, 0].sum().backward()
+for function in (potts_rows._adjoint_row, potts_rows._primal_row, potts_rows._reverse_dual_row):
+    print(*(line for text in function.inspect_asm().values() for line in text.splitlines()
+            if "div" in line), sep="\\n")
+    print("---")
+"""
+
+
+@numba_only
+def test_numba_loops_are_vectors(tmp_path: Path) -> None:
+    """Every tanh and softmax divides: packed divisions mean that their loops became vectors.
+
+    Compiled afresh, because code from Numba's cache comes without its assembly.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("looks for x86 instructions")
+    source = Path(__file__).resolve().parents[2] / "src"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(source)}
+    command = [sys.executable, "-c", ASSEMBLY]
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    functions = out.stdout.split("---")[:3]
+    assert len(functions) == 3
+    for divisions in functions:
+        assert "divps" in divisions
+
+
+@pytest.mark.skipif(INTERPRETER or GPU, reason="Triton runs in this process")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+def test_triton_by_its_interpreter() -> None:
+    """In a process of its own: Triton reads the variable when it is first imported."""
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [*pytest_, __file__, "-k", "triton and not interpreter"]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= len(SMALL) + len(SINGLE)
