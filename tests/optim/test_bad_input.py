@@ -186,12 +186,20 @@ class Wanderer(lg.Function):
 
 @lg.register_prox(Wanderer, lg.Euclidean)
 def _(g, geometry, y, alpha):
+    if g.where == "elsewhere":
+        raise RuntimeError("Expected all tensors to be on the same device")
     return y.to(g.where) if g.where else None
 
 
 def test_a_prox_that_leaves_the_device():
     with pytest.raises(ProxError, match=r"device .* from cpu to meta"):
         optim.IPiano([parameter(2)], prox=Wanderer("meta"))
+
+
+def test_a_prox_whose_data_live_elsewhere():
+    """What torch says of a weight on another device is put into context."""
+    with pytest.raises(ProxError, match=r"on cpu: Expected all tensors .* convert them with"):
+        optim.IPiano([parameter(2)], prox=Wanderer("elsewhere"))
 
 
 def test_a_prox_that_returns_no_tensor():

@@ -46,6 +46,7 @@ def test_one_evaluation_a_step():
     for _ in range(10):
         optimizer.step(closure)
     assert closure.calls == 11
+    assert pytest.approx(2 * (1 - 0.5) / (0.9 / L)) == optimizer.L  # the largest that α allows
 
 
 def test_forget_evaluates_anew():

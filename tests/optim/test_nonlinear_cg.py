@@ -16,7 +16,7 @@ from legato import optim
 from legato.errors import InputError, NoStepError
 from legato.optim.base import Evaluation
 from legato.optim.line_search import Ray
-from optim.data import Counted, rosenbrock
+from optim.data import Counted, normal, rosenbrock
 
 X, y = load_breast_cancer(return_X_y=True)
 X = torch.tensor((X - X.mean(0)) / X.std(0))
@@ -89,6 +89,20 @@ def test_formulas_agree_on_a_quadratic_with_exact_line_search(conjugacy):
     t = (g @ g) / (d @ Q @ d)
     new = Q @ (x + t * d)
     assert conjugacy.beta([g], [d], [new]) == pytest.approx(float((new @ new) / (g @ g)))
+
+
+def test_hager_zhang_is_its_formula():
+    g, d, new = (normal(5, seed=seed) for seed in range(3))
+    y = new - g
+    expected = float((y - 2 * d * (y @ y) / (d @ y)) @ new / (d @ y))
+    floor = float(-1 / (d.norm() * min(0.01, float(g.norm()))))
+    assert optim.HagerZhang().beta([g], [d], [new]) == pytest.approx(max(expected, floor))
+    assert expected > floor
+    tight = optim.HagerZhang(eta=1e3)
+    steep = [1e-3 * d]  # a large negative β is cut off
+    beta = float((y - 2 * steep[0] * (y @ y) / (steep[0] @ y)) @ new / (steep[0] @ y))
+    least = float(-1 / (steep[0].norm() * g.norm()))
+    assert tight.beta([g], steep, [new]) == pytest.approx(max(beta, least))
 
 
 def test_polak_ribiere_is_cut_at_zero():

@@ -11,7 +11,6 @@ from legato.diagnose import Diagnosis
 from legato.diagnose.report import HEADINGS, cells, facts
 from legato.diagnose.strategies import label
 
-
 SHORT = {"residual": "resid.", "products": "prods"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -30,7 +31,7 @@ class Evaluation:
     error: float = 0.0
     eps: float = torch.finfo(torch.float64).eps
 
-    @property
+    @cached_property
     def finite(self) -> bool:
         return math.isfinite(self.loss) and vectors.finite(self.gradient)
 
@@ -267,7 +268,14 @@ def require_finite(found: Evaluation) -> None:
 
 def _prox(g: Function, y: Tensor, alpha: float) -> Tensor:
     """prox_{αg}(y), which must stay what y is: same dtype, device and shape."""
-    found = prox(g, Euclidean(), y, alpha)
+    try:
+        found = prox(g, Euclidean(), y, alpha)
+    except RuntimeError as error:
+        raise ProxError(
+            f"The prox of {_kind(g)} failed on a parameter of shape {tuple(y.shape)}, {y.dtype}, on "
+            f"{y.device}: {error}. Its own data (a weight, an end of a box) must have the same "
+            "dtype and device and a shape that broadcasts: convert them with .to(parameter)."
+        ) from error
     if not isinstance(found, Tensor):
         raise ProxError(f"The prox of {_kind(g)} returned {_kind(found)}, not a tensor.")
     for what in ("dtype", "device", "shape"):

@@ -285,7 +285,7 @@ class _Loop:
     def _save(self, saved: dict[str, Any], *, every: bool = False) -> None:
         if self.checkpoint is None or (every and saved["records"] % self.checkpoint.every):
             return
-        if self.evaluate.origin is None:
+        if self.evaluate.first_loss is None:
             return  # nothing was evaluated: there is nothing to save
         self.checkpoint.save(
             {

@@ -63,7 +63,10 @@ class IPiano(DescentOptimizer):
 
     @property
     def L(self) -> float | None:
-        """The estimate of the Lipschitz constant of ∇f that the last step used."""
+        """The estimate of the Lipschitz constant of ∇f that the last step used.
+
+        For a constant step without a given L it is the largest that the step allows.
+        """
         return self._memory.get("L")
 
     @property
@@ -108,6 +111,7 @@ class IPiano(DescentOptimizer):
         self._keep("previous", x)
         self._memory.update(
             H=H,
+            L=used.L,
             alpha=used.alpha,
             beta=used.beta,
             delta=used.delta,
@@ -184,7 +188,7 @@ class IPiano(DescentOptimizer):
                 room = now - used.gamma * vectors.dot(inertia, inertia) + slack
                 hopeless = stake < slack < 1e-6 * promise and first < 1e-6 * L
                 if new <= room and not hopeless:
-                    memory.update(L=L, next_L=L * _relaxation(here, trial, L, search))
+                    memory["next_L"] = L * _relaxation(here, trial, L, search)
                     return trial
                 if moving:  # δ grew with L, and H with it: the same L without inertia
                     inertia = still

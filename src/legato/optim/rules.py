@@ -17,24 +17,25 @@ ROOM = 0.99
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Step α, inertia β, and the weights δ and γ of the Lyapunov inequality."""
+    """Step α, inertia β, the weights δ and γ of the Lyapunov inequality, and L behind them."""
 
     alpha: float
     beta: float
     delta: float
     gamma: float
+    L: float
 
 
 def convex_coefficients(alpha: float, beta: float, L: float) -> Coefficients:
     """δ = 1/α − L/2 − β/(2α) and γ = δ − β/(2α), for convex g."""
     delta = (1 - beta / 2) / alpha - L / 2
-    return Coefficients(alpha, beta, delta, delta - beta / (2 * alpha))
+    return Coefficients(alpha, beta, delta, delta - beta / (2 * alpha), L)
 
 
 def nonconvex_coefficients(alpha: float, beta: float, L: float) -> Coefficients:
     """δ = (1 − β)/(2α) − L/2 and γ = δ − β/(2α): without convexity the prox gives half as much."""
     delta = (1 - beta) / (2 * alpha) - L / 2
-    return Coefficients(alpha, beta, delta, delta - beta / (2 * alpha))
+    return Coefficients(alpha, beta, delta, delta - beta / (2 * alpha), L)
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class VariableInertia(Rule):
             delta = 3 * (self.c2 + L / 2) - L / 2  # b = 3 gives β = 0.8
         b = (delta + L / 2) / (self.c2 + L / 2)
         beta = (b - 1) / (b - 0.5)
-        return Coefficients(2 * (1 - beta) / (2 * self.c2 + L), beta, delta, self.c2)
+        return Coefficients(2 * (1 - beta) / (2 * self.c2 + L), beta, delta, self.c2, L)
 
 
 @dataclass(frozen=True)
