@@ -4,9 +4,15 @@ import pytest
 import torch
 
 import legato as lg
-from makers import rand, randn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def randn(*shape, seed=0):
+    """As in tests/makers.py, which needs packages that a GPU machine may not have."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
 
 STRATEGIES = [
     lg.Unroll(),
@@ -104,7 +110,7 @@ def test_repeated_solves_leave_memory_flat():
 
 
 def test_a_solve_can_be_captured_in_a_cuda_graph():
-    cost = rand(3, 16, 16).cuda().float()
+    cost = randn(3, 16, 16).cuda().float()
     problem = lg.Saddle(
         lg.Gradient(), lg.Box(-1.0, 1.0), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(cost)
     )

@@ -494,3 +494,9 @@ def test_training_decreases_the_loss() -> None:
         losses.append(float(value.detach()))
     assert losses[-1] < 0.6 * losses[0]
     assert isinstance(network(image), PottsOutput)
+
+
+def test_a_learned_balance_with_entropy_takes_the_precise_kernel() -> None:
+    cost = torch.randn(1, 3, 6, 5, generator=torch.Generator().manual_seed(0))
+    assert Potts(5, epsilon=0.1, learn_balance=True)(cost).kernel == "reference"
+    assert Potts(5, epsilon=0.1)(cost).kernel == Potts(5, learn_balance=True)(cost).kernel

@@ -204,7 +204,9 @@ class Potts(nn.Module):
         self, cost: Tensor, w: Tensor, tau: Tensor, sigma: Tensor, state: PottsState | None
     ) -> tuple[str, PottsIterates]:
         assert isinstance(self.gradient, Unroll)
-        name, kernel = choose_kernel(cost, self.kernel)
+        # The fused kernels' ∂τ with entropy cancels over long solves: 1e-4 off at 500 iterations.
+        precise = "reference" if self.epsilon > 0 and tau.requires_grad else None
+        name, kernel = choose_kernel(cost, self.kernel or precise)
         mirror, dual = (None, None) if state is None else state
         last, interval = self.gradient.last, self.gradient.checkpoint
         settings = {"epsilon": self.epsilon, "neighbours": self.neighbours}

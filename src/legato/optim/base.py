@@ -272,8 +272,8 @@ def _prox(g: Function, y: Tensor, alpha: float) -> Tensor:
         found = prox(g, Euclidean(), y, alpha)
     except RuntimeError as error:
         raise ProxError(
-            f"The prox of {_kind(g)} failed on a parameter of shape {tuple(y.shape)}, {y.dtype}, on "
-            f"{y.device}: {error}. Its own data (a weight, an end of a box) must have the same "
+            f"The prox of {_kind(g)} failed on a parameter of shape {tuple(y.shape)}, {y.dtype}, "
+            f"on {y.device}: {error}. Its own data (a weight, an end of a box) must have the same "
             "dtype and device and a shape that broadcasts: convert them with .to(parameter)."
         ) from error
     if not isinstance(found, Tensor):
