@@ -90,7 +90,6 @@ class OperatorCase:
     operator: lg.Operator
     point: Callable[[int], Tensor]
     tight: float = 1.01
-    parameters: tuple[Tensor, ...] = ()
 
 
 def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:

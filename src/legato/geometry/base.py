@@ -98,6 +98,4 @@ class Geometry(ABC):
 def bounded_exp(t: Tensor) -> Tensor:
     """exp(t), saturating at the largest finite number instead of overflowing."""
     limit = 88.0 if t.dtype == torch.float32 else 709.0
-    if t.dtype in (torch.float16, torch.bfloat16):
-        limit = 11.0 if t.dtype == torch.float16 else 88.0
     return torch.exp(torch.clamp(t, max=limit))

@@ -27,7 +27,11 @@ class Backward:
 
     @property
     def bound(self) -> float | None:
-        """‖v − v*‖/‖ξ‖ ≤ residual/(1 − ρ), infinite where ρ ≥ 1, None where ρ is unknown."""
+        """‖v − v*‖/‖ξ‖ as estimated by residual/(1 − ρ), infinite where ρ ≥ 1, None where unknown.
+
+        It bounds the error where A_x is normal, and where not it can be too small by the factor
+        that :func:`legato.diagnose` measures; ask that for a certified bound.
+        """
         if self.residual is None or self.spectral_radius is None:
             return None
         room = 1 - self.spectral_radius
