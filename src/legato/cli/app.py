@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from legato.algorithms import Stop
+from legato.cli.fail import fail
 from legato.cli.load import LoadError, load
 from legato.cli.plots import save_plot
 from legato.cli.render import render
+from legato.cli.toy import toy
 from legato.diagnose import diagnose
 from legato.errors import LegatoError
 
@@ -49,7 +51,7 @@ def doctor(
     try:
         problem, algorithm, loss, *start = load(target)
     except LoadError as error:
-        _fail(str(error))
+        fail(str(error))
     try:
         found = diagnose(
             problem,
@@ -61,10 +63,10 @@ def doctor(
             tol=accuracy,
         )
     except LegatoError as error:
-        _fail(f"{type(error).__name__}: {error}")
+        fail(f"{type(error).__name__}: {error}")
     except Exception as error:  # the user's own callables may raise anything
         where = traceback.extract_tb(error.__traceback__)[-1]
-        _fail(
+        fail(
             f"Diagnosing {target} raised {type(error).__name__}: {error} "
             f"({where.filename}:{where.lineno})"
         )
@@ -73,14 +75,8 @@ def doctor(
         try:
             save_plot(found, plot)
         except (ImportError, OSError, ValueError) as error:
-            _fail(f"The picture could not be written to {plot}: {error}")
+            fail(f"The picture could not be written to {plot}: {error}")
         Console().print(f"Picture: {plot}")
 
 
-def _fail(message: Any) -> NoReturn:
-    Console(stderr=True).print(f"[bold red]error[/] {_escaped(str(message))}", soft_wrap=True)
-    raise typer.Exit(1)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
+app.command()(toy)

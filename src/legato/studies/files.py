@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place when the block ends well.
 
-    A crash, a full disk or a kill in the middle leaves the old file untouched.
+    A crash, a full disk or a kill in the middle leaves the old file untouched. Several writers of
+    one path, be they threads, processes or machines, do not disturb each other: the last one stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         yield temporary
         with open(temporary, "rb+") as file:

@@ -54,7 +54,7 @@ class RunFolder:
 
     def _write(self, name: str, content: Mapping[str, Any]) -> Path:
         path = self.path / name
-        write_text(path, json.dumps(_plain(content), indent=1) + "\n")
+        write_text(path, json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n")
         return path
 
 

@@ -1,0 +1,124 @@
+"""How good a segmentation is, and what it costs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+from legato.studies.segment.data import IGNORE, Batch, Dataset, Sample, collate
+from legato.studies.segment.global_layer import Segmenter
+
+Predict = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Pixel accuracy and mean intersection over union, in per cent, over all labelled pixels."""
+
+    accuracy: float
+    iou: float
+    iou_per_class: tuple[float, ...]
+    images: int
+
+    @classmethod
+    def of(cls, confusion: Tensor, images: int) -> Score:
+        """From a confusion matrix, truth along rows; classes that occur nowhere do not count."""
+        confusion = confusion.double()
+        right = confusion.diagonal()
+        iou = right / (confusion.sum(0) + confusion.sum(1) - right)
+        return cls(
+            accuracy=100 * float(right.sum() / confusion.sum()),
+            iou=100 * float(iou.nanmean()),
+            iou_per_class=tuple(100 * float(x) for x in iou),
+            images=images,
+        )
+
+
+def score(
+    predict: Predict,
+    data: Dataset | Sequence[Sample],
+    classes: int,
+    device: torch.device | str = "cpu",
+    batch: int = 8,
+    keep: dict[str, Tensor] | None = None,
+) -> Score:
+    """Score ``predict``, which maps images (B, 3, H, W) to labels (B, H, W), at native sizes.
+
+    Images of one size share a batch, so nothing is padded. ``keep`` collects label maps by name.
+    """
+    confusion = torch.zeros(classes, classes, dtype=torch.int64)
+    images = 0
+    for samples in same_size(data, batch):
+        found = collate(samples)
+        labels = predict(found.image.to(device)).cpu()
+        confusion += multiclass_confusion_matrix(labels, found.labels, classes, ignore_index=IGNORE)
+        images += len(samples)
+        if keep is not None:
+            keep.update(zip(found.names, labels.to(torch.uint8), strict=True))
+    return Score.of(confusion, images)
+
+
+def evaluate(
+    model: Segmenter,
+    data: Dataset | Sequence[Sample],
+    classes: int,
+    device: torch.device | str = "cpu",
+    precision: str = "32",
+    keep: dict[str, Tensor] | None = None,
+) -> Score:
+    """Score a model on a data set."""
+    return score(predictor(model, device, precision), data, classes, device, keep=keep)
+
+
+def predictor(model: Segmenter, device: torch.device | str, precision: str = "32") -> Predict:
+    """The model as a function from images to labels, ready for use on the device."""
+    model = model.to(device).eval()
+    kind = torch.device(device).type
+
+    def predict(image: Tensor) -> Tensor:
+        with (
+            torch.inference_mode(),
+            torch.autocast(kind, dtype=torch.bfloat16, enabled=precision.startswith("bf16")),
+        ):
+            return model(image).labels
+
+    return predict
+
+
+def milliseconds(predict: Predict, batches: Sequence[Batch], device: torch.device | str) -> float:
+    """The median time of one prediction, over batches of one image, after one warm-up each."""
+    times = []
+    for batch in batches:
+        image = batch.image.to(device)
+        predict(image)
+        _wait(image)
+        start = time.perf_counter()
+        predict(image)
+        _wait(image)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def same_size(data: Dataset | Sequence[Sample], batch: int) -> Iterator[list[Sample]]:
+    """Batches of images of one size, in the order in which they fill up."""
+    waiting: defaultdict[tuple[int, ...], list[Sample]] = defaultdict(list)
+    for index in range(len(data)):
+        sample = data[index]
+        group = waiting[tuple(sample.labels.shape)]
+        group.append(sample)
+        if len(group) == batch:
+            yield list(group)
+            group.clear()
+    yield from (group for group in waiting.values() if group)
+
+
+def _wait(tensor: Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

@@ -1,0 +1,114 @@
+"""The six gradients under the paper's names, each a choice of problem, algorithm and gradient."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+import legato as lg
+from legato.errors import LegatoWarning
+from legato.studies.toy.example import Toy
+
+FORWARD = 200
+"""Forward iterations of the paper's figures."""
+
+_TIGHT = 1e-14
+
+
+@dataclass(frozen=True)
+class Method:
+    """A name and what it stands for; ``gradient`` turns a number of back-iterations into one."""
+
+    name: str
+    problem: Callable[[Toy, torch.Tensor], lg.Composite]
+    algorithm: Callable[[Toy, float], lg.ForwardBackward]
+    gradient: Callable[[int], lg.GradientStrategy]
+
+
+def _plain(toy: Toy, theta: torch.Tensor) -> lg.Composite:
+    return toy.problem(theta)
+
+
+def _smoothed(toy: Toy, theta: torch.Tensor) -> lg.Composite:
+    return lg.smoothed(toy.problem(theta), toy.mu)
+
+
+def _projected(toy: Toy, theta: float) -> lg.ForwardBackward:
+    return lg.ForwardBackward(step=toy.projected_steps[theta])
+
+
+def _bregman(toy: Toy, theta: float) -> lg.ForwardBackward:
+    return lg.ForwardBackward(step=toy.bregman_step, geometry=lg.Entropy())
+
+
+def _line_search(toy: Toy, theta: float) -> lg.ForwardBackward:
+    # The barrier's gradient is not Lipschitz: no constant step is safe.
+    return lg.ForwardBackward(step=lg.Backtracking())
+
+
+def _unroll(back: int) -> lg.GradientStrategy:
+    return lg.Unroll(last=back)
+
+
+def _series(back: int) -> lg.GradientStrategy:
+    # Exactly that many terms, without comment on how good they are: that is what is studied.
+    return lg.FixedPoint(back, tol=None)
+
+
+def _hessian(back: int) -> lg.GradientStrategy:
+    return lg.Implicit(lg.CG(tol=_TIGHT))
+
+
+def _implicit(back: int) -> lg.GradientStrategy:
+    return lg.Implicit(lg.GMRES(tol=_TIGHT))
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("Smoothed-impl", _smoothed, _line_search, _hessian),
+        Method("Proj.GD", _plain, _projected, _unroll),
+        Method("Proj.GD2", _plain, _projected, _series),
+        Method("Bregman-FB", _plain, _bregman, _unroll),
+        Method("Bregman-FB2", _plain, _bregman, _series),
+        Method("Bregman-FB-impl", _plain, _bregman, _implicit),
+    )
+}
+
+BACK_ITERATED = tuple(name for name in METHODS if not name.endswith("-impl"))
+"""The methods that go back through iterations; those in "-impl" solve a linear system instead."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """dL/dθ as a method sees it, the point where it was taken, and what legato warned about."""
+
+    gradient: float
+    x: float
+    warnings: tuple[str, ...]
+
+
+def estimate(
+    toy: Toy, method: str, theta: float, *, back: int | None = None, forward: int = FORWARD
+) -> Estimate:
+    """dL/dθ by one method after ``forward`` iterations and ``back`` of them differentiated.
+
+    ``back=None`` differentiates as many as were made. Reference: Section 6.1 of Ochs et al. (2016).
+    """
+    chosen = METHODS[method]
+    parameter = torch.tensor([theta], dtype=torch.float64, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LegatoWarning)
+        solution = lg.solve(
+            chosen.problem(toy, parameter),
+            chosen.algorithm(toy, theta),
+            torch.tensor([toy.x0], dtype=torch.float64),
+            gradient=chosen.gradient(forward if back is None else back),
+            stop=lg.Stop(forward),
+        )
+        (gradient,) = torch.autograd.grad(toy.loss(solution.value).sum(), parameter)
+    said = tuple(dict.fromkeys(str(w.message) for w in caught))
+    return Estimate(float(gradient), float(solution.value.detach()), said)

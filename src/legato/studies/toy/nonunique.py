@@ -1,0 +1,69 @@
+"""The introduction's example of a solution that is not unique, min over [0, 1] of θx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import legato as lg
+
+START = 0.5
+STEP = 1.0
+
+
+@dataclass(frozen=True)
+class StepCurve:
+    """xⁿ(θ), the loss (xⁿ − 1)² and its derivative on a grid of θ."""
+
+    iterations: int
+    theta: list[float]
+    x: list[float]
+    loss: list[float]
+    slope: list[float]
+
+
+def entropic_steps(theta: Tensor, iterations: int, step: float = STEP) -> Tensor:
+    r"""n entropic steps on [0, 1] from ½, for every θ at once.
+
+    .. math:: \min_{x ∈ [0,1]} θx
+
+    The interval is the simplex of (x, 1 − x). Reference: Section 1 of Ochs et al. (2016).
+    """
+    cost = torch.stack([theta, torch.zeros_like(theta)], dim=-1)
+    start = torch.tensor([START, 1 - START], dtype=theta.dtype).expand_as(cost)
+    algorithm = lg.ForwardBackward(step=step, geometry=lg.Entropy())
+    problem = lg.Composite(lg.Linear(cost), lg.Simplex())
+    return lg.solve(problem, algorithm, start, stop=lg.Stop(iterations)).value[..., 0]
+
+
+def closed_form(theta: float, iterations: int, step: float = STEP, x0: float = START) -> float:
+    """x0/(x0 + (1 − x0)e^{nαθ}): the number of steps and the step count as one, nα.
+
+    The same x minimises θx + KL(x, x0)/(nα): more iterations are less smoothing.
+    """
+    return x0 / (x0 + (1 - x0) * math.exp(iterations * step * theta))
+
+
+def step_curve(iterations: int, half_width: float, points: int) -> StepCurve:
+    """What an optimiser of θ sees through n steps."""
+    theta = torch.linspace(-half_width, half_width, points, dtype=torch.float64)
+    theta.requires_grad_()
+    x = entropic_steps(theta, iterations)
+    loss = (x - 1).square()
+    (slope,) = torch.autograd.grad(loss.sum(), theta)
+    return StepCurve(
+        iterations,
+        theta.detach().tolist(),
+        x.detach().tolist(),
+        loss.detach().tolist(),
+        slope.tolist(),
+    )
+
+
+def step_curves(iterations: Sequence[int], half_width: float, points: int) -> list[StepCurve]:
+    """One curve for each number of iterations."""
+    return [step_curve(n, half_width, points) for n in iterations]
