@@ -23,7 +23,8 @@ def parse_labels(text: bytes, classes: int, name: str) -> NDArray[numpy.uint8]:
             f"Labels are 0 to {classes - 1}, or negative where unknown: this is another set of "
             "classes, or the file is damaged."
         )
-    return numpy.where(labels < 0, IGNORE, labels).astype(numpy.uint8)
+    # IGNORE does not fit the small signed type that labels may come in.
+    return numpy.where(labels < 0, numpy.uint8(IGNORE), labels.astype(numpy.uint8))
 
 
 def _digits(text: bytes) -> NDArray[numpy.int8] | None:
