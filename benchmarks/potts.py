@@ -3,6 +3,7 @@
     python benchmarks/potts.py                      the CPU, 2 threads, under 5 minutes
     python benchmarks/potts.py --device cuda        the GPU
     python benchmarks/potts.py --quick              without torch.compile, under a minute
+    python benchmarks/potts.py --jax PYTHON         with JAX from another environment
 
 Forward, and forward with the gradients of cost and weights, float32. All rivals run in one process,
 a round of all after another, so that a busy machine is unfair to none; first they have to agree.
@@ -16,8 +17,12 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import inspect
 import math
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +30,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from record import record
 from torch import Tensor
@@ -89,16 +95,21 @@ def ours(kernel: str, **options: Any) -> Potts:
     return lambda *x: function(*x[:4], iterations=x[4], **options).probabilities
 
 
-def jax_scan() -> dict[str, Callable[..., Any]] | None:
-    """The iteration as a jitted scan, and its gradient; None without JAX."""
-    try:
-        import jax
-        import jax.numpy as jnp
-    except ImportError:
-        return None
+def serve_jax() -> None:
+    """The iteration as a jitted scan, and its gradient, in a process of its own.
 
-    def forward(c: Any, w: Any, tau: Any, sigma: Any, iterations: int) -> Any:
-        def body(state: Any, _: Any) -> Any:
+    Reads "load PATH ITERATIONS", "forward" and "both" from its input, answers with milliseconds,
+    and after loading leaves its results in the same file. Its source is all that it is given.
+    """
+    import sys
+    import time
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    def forward(c, w, tau, sigma, iterations):  # type: ignore[no-untyped-def]
+        def body(state, _):  # type: ignore[no-untyped-def]
             a, b, u = state
             y = w * jnp.tanh(b)
             force = c - y[:, :, 0] - y[:, :, 1]
@@ -115,16 +126,74 @@ def jax_scan() -> dict[str, Callable[..., Any]] | None:
         b = jnp.zeros((*c.shape[:2], 2, *c.shape[2:]), c.dtype)
         return jax.lax.scan(body, (a, b, u), None, iterations)[0][2]
 
-    def loss(c: Any, w: Any, tau: Any, sigma: Any, bar: Any, iterations: int) -> Any:
+    def loss(c, w, tau, sigma, bar, iterations):  # type: ignore[no-untyped-def]
         return (forward(c, w, tau, sigma, iterations) * bar).sum()
 
-    run = jax.jit(forward, static_argnums=4)
+    solve = jax.jit(forward, static_argnums=4)
     gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=5)
-    return {
-        "array": lambda t: jnp.asarray(t.detach().cpu().numpy()),
-        "forward": lambda *x: run(*x).block_until_ready(),
-        "both": lambda *x: [g.block_until_ready() for g in gradient(*x)],
-    }
+    calls = {}
+    print(jax.__version__, flush=True)
+    for line in sys.stdin:
+        what, *rest = line.split()
+        if what == "load":
+            data = {name: jnp.asarray(x) for name, x in np.load(rest[0]).items()}
+            tensors = [data[name] for name in ("cost", "weights", "tau", "sigma")]
+            n = int(rest[1])
+            calls["forward"] = lambda t=tensors, n=n: solve(*t, n)
+            calls["both"] = lambda t=tensors, n=n, bar=data["bar"]: gradient(*t, bar, n)
+            u, (of_cost, of_weights) = calls["forward"](), calls["both"]()
+            np.savez(rest[0], u=u, cost=of_cost, weights=of_weights)
+            print("loaded", flush=True)
+        else:
+            began = time.perf_counter()
+            jax.block_until_ready(calls[what]())
+            print((time.perf_counter() - began) * 1e3, flush=True)
+
+
+class Jax:
+    """JAX as a rival: another interpreter, so that it may live in another environment."""
+
+    def __init__(self, python: str) -> None:
+        source = f"{inspect.getsource(serve_jax)}\nserve_jax()"
+        self.process = subprocess.Popen(
+            [python, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.version = self.answer()
+
+    @classmethod
+    def start(cls, python: str) -> Jax | None:
+        """None where that interpreter cannot import JAX."""
+        if subprocess.run([python, "-c", "import jax"], capture_output=True).returncode:
+            return None
+        return cls(python)
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise SystemExit("the JAX process ended early")
+        return line
+
+    def ask(self, question: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{question}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def load(self, problem: Problem) -> tuple[Tensor, ...]:
+        """Take the tensors of a problem; u and the gradients of cost and weights."""
+        names = ("cost", "weights", "tau", "sigma", "bar")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "problem.npz"
+            np.savez(path, **{name: getattr(problem, name).detach().numpy() for name in names})
+            self.ask(f"load {path} {problem.iterations}")
+            results = np.load(path)
+            return tuple(torch.from_numpy(results[name]) for name in ("u", "cost", "weights"))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def rivals(device: str, *, quick: bool, with_compile: bool) -> dict[str, Potts]:
@@ -247,10 +316,13 @@ def floors(problem: Problem, rate: float) -> dict[str, float]:
     return {"forward_ms": forward / rate / 1e6, "both_ms": (forward + reverse) / rate / 1e6}
 
 
-def require_agreement(problem: Problem, potts: dict[str, Potts]) -> None:
+def require_agreement(problem: Problem, potts: dict[str, Potts], jax: Jax | None) -> None:
     """Warm everybody up, and refuse to time different functions against each other."""
     names = list(potts)
     results = [(problem.forward(f), *problem.both(f)) for f in potts.values()]
+    if jax is not None:
+        names.append("jax scan")
+        results.append(jax.load(problem))
     for name, result in zip(names, results, strict=True):
         for what, got, right in zip(("u", "c̄", "w̄"), result, results[0], strict=True):
             error = float((got - right).abs().max() / right.abs().max())
@@ -259,29 +331,26 @@ def require_agreement(problem: Problem, potts: dict[str, Potts]) -> None:
 
 
 def measure(
-    problem: Problem, potts: dict[str, Potts], repeats: int, jax: dict[str, Any] | None
+    problem: Problem, potts: dict[str, Potts], repeats: int, jax: Jax | None
 ) -> dict[str, dict[str, float]]:
     """Median and least time of each rival, the rivals taking turns."""
-    require_agreement(problem, potts)
+    require_agreement(problem, potts, jax)
     calls: dict[tuple[str, str], Run] = {}
+    timers: dict[tuple[str, str], Callable[[], float]] = {}
     for name, function in potts.items():
         calls[name, "forward"] = lambda f=function: problem.forward(f)
         calls[name, "both"] = lambda f=function: problem.both(f)
+    for key, call in calls.items():
+        timers[key] = lambda c=call: clock(c, problem.device)  # type: ignore[misc]
     if jax is not None:
-        arrays = [
-            jax["array"](t) for t in (problem.cost, problem.weights, problem.tau, problem.sigma)
-        ]
-        bar, n = jax["array"](problem.bar), problem.iterations
-        calls["jax scan", "forward"] = lambda: jax["forward"](*arrays, n)
-        calls["jax scan", "both"] = lambda: jax["both"](*arrays, bar, n)
         for what in ("forward", "both"):
-            calls["jax scan", what]()
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+            timers["jax scan", what] = lambda w=what: float(jax.ask(w))  # type: ignore[misc]
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in timers}
     for turn in range(repeats):
-        for key, call in calls.items():
+        for key, timer in timers.items():
             often = key[0].startswith(("ours (", "compile")) or problem.device == "cuda"
             if often or turn % 3 == 0 or turn == repeats - 1:
-                times[key].append(clock(call, problem.device))
+                times[key].append(timer())
     table: dict[str, dict[str, float]] = {}
     for (name, what), values in times.items():
         entry = table.setdefault(name, {})
@@ -383,10 +452,11 @@ def plot(growing: dict[str, Any], folder: Path, name: str) -> None:
         plt.close(figure)
 
 
-def versions() -> dict[str, str]:
-    names = ("numba", "triton", "jax", "numpy")
+def versions(jax: Jax | None) -> dict[str, str]:
+    names = ("numba", "triton", "numpy")
     found = {d.metadata["Name"]: d.version for d in metadata.distributions()}
-    return {name: found[name] for name in names if name in found}
+    installed = {name: found[name] for name in names if name in found}
+    return installed | {"jax": "not installed" if jax is None else jax.version}
 
 
 def main() -> None:
@@ -399,6 +469,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one cost scale, no torch.compile")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--scales", type=float, nargs="+", default=[1.0, 4.0, 16.0])
+    parser.add_argument("--jax", default=sys.executable, help="a Python that can import JAX")
     parser.add_argument("--output", type=Path, default=None)
     options = parser.parse_args()
     device, quick = options.device, options.quick
@@ -413,14 +484,14 @@ def main() -> None:
     rate = max(rates.values()) if device == "cuda" else rates["30 MB"]
 
     potts = rivals(device, quick=quick, with_compile=not (quick or options.no_compile))
-    jax = jax_scan() if device == "cpu" and not quick else None
+    jax = Jax.start(options.jax) if device == "cpu" and not quick else None
     shapes: list[tuple[tuple[int, int, int, int], int]] = [((1, 3, 240, 320), 100)]
     if device == "cuda" and not quick:
         shapes += [((5, 3, 240, 320), 100), ((5, 8, 240, 320), 100), ((1, 19, 1024, 2048), 20)]
     results: dict[str, Any] = {
         "threads": options.threads,
         "repeats": repeats,
-        "versions_of_rivals": versions(),
+        "versions_of_rivals": versions(jax),
         "bandwidth_GBs": rates,
         "problems": [],
     }
@@ -439,6 +510,8 @@ def main() -> None:
             )
             print_table(str(problem), table, floor)
             record(output, results, device)
+    if jax is not None:
+        jax.close()
     results["growth"] = growth(next(iter(potts.values())), device, quick=quick)
     results["seconds"] = time.perf_counter() - began
     record(output, results, device)

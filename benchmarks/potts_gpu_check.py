@@ -1,7 +1,7 @@
 """Checks the Triton Potts kernels on a GPU, times ways to launch them, and their rivals.
 
     python benchmarks/potts_gpu_check.py --commit $(git rev-parse HEAD) [--budget 270]
-        [--launches] [--rivals] [--before old/potts_h200.json]
+        [--launches] [--rivals | --rivals-from old/potts_h200.json]
 
 Writes everything to potts_h200.json in the folder $OUT (or the current one) as it goes, and prints
 a short table last. Stops starting new measurements once its time budget is spent.
@@ -10,6 +10,7 @@ a short table last. Stops starting new measurements once its time budget is spen
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -26,15 +27,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import torch
 import triton
-from potts import jax_scan, loop, step, steps
+from potts import loop, step, steps
 from record import provenance
 from torch import Tensor
 
+from legato.nn import Potts
+from legato.nn.kernels import potts_triton as triton_kernel
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_operator import PottsCotangents, PottsSettings, make_operator
 from legato.nn.kernels.potts_reference import potts as reference
-from legato.nn.kernels.potts_triton import Launch, TritonPotts, choose_launch
+from legato.nn.kernels.potts_triton import TritonPotts
 from legato.nn.kernels.potts_triton import potts as ours
+from legato.nn.kernels.potts_triton_launch import Launch, choose_launch
 
 PROBLEMS = {
     "1x3x240x320": ((1, 3, 240, 320), 100, 0.9),
@@ -107,27 +111,36 @@ def outputs_and_gradients(
     return [*(o.detach() for o in out), *torch.autograd.grad(loss, t)]
 
 
-def worst(got: list[Tensor], right: list[Tensor]) -> float:
-    """The largest error, relative to the larger of 1 and the size of the tensor."""
+def errors_of(got: list[Tensor], right: list[Tensor]) -> list[float]:
+    """Errors relative to the larger of 1 and the size of the tensor."""
     errors = []
     for x, y in zip(got, right, strict=True):
         error = (x.double() - y).abs().max() / y.abs().max().clamp(min=1)
         errors.append(float(error) if torch.isfinite(x).all() else float("inf"))
-    return max(errors)
+    return errors
 
 
-def error_of(check: dict[str, Any], potts: Callable[..., Any], dtype: torch.dtype) -> float:
-    """The largest error of two calls on tensors of their own: launched, then replayed."""
-    error = 0.0
+def worst(got: list[Tensor], right: list[Tensor]) -> float:
+    return max(errors_of(got, right))
+
+
+def error_of(
+    check: dict[str, Any], potts: Callable[..., Any], dtype: torch.dtype
+) -> tuple[float, str]:
+    """The largest error of two calls on tensors of their own, launched and replayed, and where."""
+    names = ["a", "b", "u", *(["mean"] if check.get("average") else [])]
+    names += [f"gradient of {name}" for name in ("cost", "weights", "τ", "σ", "a⁰", "b⁰")]
+    worst_of_all = (0.0, "")
     for _ in range(2):
         tensors = draw(check)
         bars: list[Tensor] = []
         right = outputs_and_gradients(reference, tensors, check, bars)
         got = outputs_and_gradients(potts, [t.to(dtype) for t in tensors], check, bars)
-        error = max(error, worst(got, right))
+        errors = errors_of(got, right)
+        worst_of_all = max(worst_of_all, max(zip(errors, names, strict=False)))
         if check["iterations"] > 200:
             break
-    return error
+    return worst_of_all
 
 
 def gradients_of_ours(cost: Tensor, weights: Tensor, tau: Tensor, bar: Tensor) -> list[Tensor]:
@@ -246,7 +259,7 @@ class Run:
 
     def __init__(self, shape: tuple[int, ...], iterations: int, launch: Launch) -> None:
         self.kernel = TritonPotts(launch)
-        self.settings = PottsSettings(iterations, 0.0, 4, False, 0)
+        self.settings = PottsSettings(iterations, 0.0, 4, False, 0, to_steps=False)
         batch, _, height, width = shape
         self.cost = torch.randn(shape, device="cuda")
         self.weights = torch.rand(batch, 1, 2, height, width, device="cuda") + 0.1
@@ -282,12 +295,13 @@ def graphed(run: Callable[[], object]) -> Callable[[], object]:
 
 def launches(cost: Tensor) -> Iterator[Launch]:
     """The chosen launch, and its neighbours."""
-    chosen = choose_launch(cost)
+    chosen = choose_launch(int(cost.shape[1]), int(cost.shape[-1]), lean=True)
     yield chosen
     yield replace(chosen, overlap=not chosen.overlap)
     yield replace(chosen, tile_y=2 * chosen.tile_y)
+    yield replace(chosen, registers=None)
     if cost.shape[1] > chosen.held:
-        yield replace(chosen, unroll=1)
+        yield replace(chosen, unroll=2)
 
 
 def time_launch(name: str, launch: Launch) -> dict[str, Any]:
@@ -348,6 +362,44 @@ def through_autograd(tensors: Tensors, potts: Callable[..., Tensor]) -> dict[str
     }
 
 
+def jax_scan() -> dict[str, Callable[..., Any]] | None:
+    """The iteration as a jitted scan, and its gradient; None without JAX."""
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError:
+        return None
+
+    def forward(c: Any, w: Any, tau: Any, sigma: Any, iterations: int) -> Any:
+        def body(state: Any, _: Any) -> Any:
+            a, b, u = state
+            y = w * jnp.tanh(b)
+            force = c - y[:, :, 0] - y[:, :, 1]
+            force = force.at[:, :, 1:].add(y[:, :, 0, :-1]).at[..., 1:].add(y[:, :, 1, :, :-1])
+            a = a - tau * force
+            a = a - a.max(1, keepdims=True)
+            new = jax.nn.softmax(a, 1)
+            v = 2 * new - u
+            down = jnp.pad(v[:, :, 1:] - v[:, :, :-1], ((0, 0), (0, 0), (0, 1), (0, 0)))
+            right = jnp.pad(v[..., 1:] - v[..., :-1], ((0, 0), (0, 0), (0, 0), (0, 1)))
+            return (a, b + sigma * w * jnp.stack((down, right), 2), new), None
+
+        a, u = jnp.zeros_like(c), jnp.full_like(c, 1 / c.shape[1])
+        b = jnp.zeros((*c.shape[:2], 2, *c.shape[2:]), c.dtype)
+        return jax.lax.scan(body, (a, b, u), None, iterations)[0][2]
+
+    def loss(c: Any, w: Any, tau: Any, sigma: Any, bar: Any, iterations: int) -> Any:
+        return (forward(c, w, tau, sigma, iterations) * bar).sum()
+
+    run = jax.jit(forward, static_argnums=4)
+    gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=5)
+    return {
+        "array": lambda t: jnp.asarray(t.detach().cpu().numpy()),
+        "forward": lambda *x: run(*x).block_until_ready(),
+        "both": lambda *x: [g.block_until_ready() for g in gradient(*x)],
+    }
+
+
 def jax_times(tensors: Tensors) -> dict[str, float] | None:
     jax = jax_scan()
     if jax is None:
@@ -370,8 +422,20 @@ def jax_times(tensors: Tensors) -> dict[str, float] | None:
     return result
 
 
-def our_layer(cost: Tensor, weights: Tensor, tau: Tensor, sigma: Tensor, n: int) -> Tensor:
+def our_function(cost: Tensor, weights: Tensor, tau: Tensor, sigma: Tensor, n: int) -> Tensor:
     return ours(cost, weights, tau, sigma, iterations=n).probabilities
+
+
+def our_layer() -> Callable[..., Tensor]:
+    """The module, which finds τ and σ itself, and returns log-probabilities and p besides."""
+    layers: dict[int, Potts] = {}
+
+    def solve(cost: Tensor, weights: Tensor, tau: Tensor, sigma: Tensor, n: int) -> Tensor:
+        if n not in layers:
+            layers[n] = Potts(n).to(cost.device)
+        return layers[n](cost, weights).probabilities
+
+    return solve
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -385,6 +449,11 @@ class Report:
         self.path = Path(os.environ.get("OUT", ".")) / "potts_h200.json"
         self.data: dict[str, Any] = provenance("cuda") | {"commit": commit, "copy_GBs": {}}
         self.data["versions"] |= {"triton": triton.__version__}
+        # The commit alone does not say what ran if there were changes on top of it.
+        folder = Path(triton_kernel.__file__).parent
+        kernels = sorted([*folder.glob("potts_triton*.py"), folder / "potts_operator.py"])
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in kernels)).hexdigest()
+        self.data["sha256 of potts_operator.py and potts_triton*.py"] = digest
         self.data |= {"checks": [], "integration": {}, "problems": {}, "launches": [], "errors": []}
         self.data["problems"] = {name: {} for name in PROBLEMS}
 
@@ -411,9 +480,10 @@ def check_all(report: Report) -> None:
     }
 
     def compare(check: dict[str, Any], name: str, dtype: torch.dtype) -> None:
-        error = error_of(check, kernels[name], dtype)
+        error, where = error_of(check, kernels[name], dtype)
         fine = error <= (2e-5 if dtype == torch.float32 else 1e-10)
-        entry = {"check": check, "kernel": name, "dtype": str(dtype), "error": error, "fine": fine}
+        entry = {"check": check, "kernel": name, "dtype": str(dtype), "error": error}
+        entry |= {"where": where, "fine": fine}
         report.data["checks"].append(entry)
 
     for i, check in enumerate(CHECKS):
@@ -435,7 +505,10 @@ def time_rivals(report: Report, with_rivals: bool) -> None:
 
         rate = report.data["copy_GBs"]["12 MB" if shape[2] < 1000 else "1024 MB"]
         row["floor"] = floors(shape, iterations, rate)
-        report.attempt(f"ours {name}", lambda n=name, r=row: measure("ours", our_layer, n, r))
+        for who, potts in (("ours", our_function), ("ours, the module", our_layer())):
+            report.attempt(
+                f"{who} {name}", lambda w=who, p=potts, n=name, r=row: measure(w, p, n, r)
+            )
         if not with_rivals:
             continue
         for who, potts in (("eager", loop(step, 1)), ("compile", loop(torch.compile(steps(1)), 1))):
@@ -443,6 +516,17 @@ def time_rivals(report: Report, with_rivals: bool) -> None:
                 f"{who} {name}", lambda w=who, p=potts, n=name, r=row: measure(w, p, n, r)
             )
         report.attempt(f"jax {name}", lambda n=name, r=row: r.update(jax=jax_times(Tensors(n))))
+
+
+def copy_rivals(report: Report, earlier: dict[str, Any]) -> None:
+    """Take the times of the rivals from an earlier record, and say so."""
+    report.data["rivals"] = {
+        "measured in": {name: earlier[name] for name in ("date", "commit", "device", "versions")},
+        "problems": {
+            name: {who: row[who] for who in ("eager", "compile", "jax") if who in row}
+            for name, row in earlier["problems"].items()
+        },
+    }
 
 
 def time_launches(report: Report) -> None:
@@ -474,8 +558,9 @@ def print_summary(data: dict[str, Any]) -> None:
             print(f"  {who:8s}", {k: round(v, 3) for k, v in (row or {}).items()})
         rows = [t for t in data["launches"] if t["problem"] == name]
         for t in sorted(rows, key=lambda t: t["both_ms"]):
-            print(" ", {k: round(v, 3) for k, v in t.items() if k.endswith("_ms")},
-                  {k: v for k, v in t.items() if k in ("tile_y", "overlap", "unroll")})  # fmt: skip
+            times = {k: round(v, 3) for k, v in t.items() if k.endswith("_ms")}
+            names = ("tile_y", "overlap", "unroll", "registers")
+            print(" ", times, {name: t[name] for name in names})
     for error in data["errors"]:
         print("ERROR", error["what"], error["error"][:160])
     print(f"{data['seconds']:.0f} s in all")
@@ -488,11 +573,11 @@ def main() -> None:
     parser.add_argument("--no-checks", action="store_true")
     parser.add_argument("--launches", action="store_true", help="time the ways to launch")
     parser.add_argument("--rivals", action="store_true", help="time eager, torch.compile, jax")
-    parser.add_argument("--before", type=Path, help="a file to copy into the record")
+    parser.add_argument("--rivals-from", type=Path, help="copy them from an earlier record")
     arguments = parser.parse_args()
     report = Report(arguments.commit, arguments.budget)
-    if arguments.before:
-        report.data["before"] = json.loads(arguments.before.read_text())
+    if arguments.rivals_from:
+        copy_rivals(report, json.loads(arguments.rivals_from.read_text()))
     torch.manual_seed(0)
     sizes = {f"{size} MB": size for size in (4, 12, 1024)}
     report.attempt(
@@ -502,9 +587,9 @@ def main() -> None:
     if not arguments.no_checks:
         check_all(report)
         print(f"checks done after {time.perf_counter() - report.began:.0f} s", flush=True)
+    time_rivals(report, arguments.rivals)
     if arguments.launches:
         time_launches(report)
-    time_rivals(report, arguments.rivals)
     print_summary(report.data)
 
 

@@ -71,6 +71,7 @@ def test_the_gpu_agrees_with_the_cpu(build, strategy):
         torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("build", PROBLEMS)
 def test_a_fixed_number_of_iterations_never_waits(build):
     weight = torch.tensor(0.7, dtype=torch.float64, device="cuda", requires_grad=True)

@@ -14,6 +14,7 @@ import legato as lg
 from legato.nn import ContrastWeights, Potts, PottsOutput, PottsState, Scale, log_loss
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_reference import model
+from legato.nn.potts import LONG_SOLVE
 from makers import rand, randn
 
 KERNELS = ["reference", "numba"]
@@ -496,7 +497,10 @@ def test_training_decreases_the_loss() -> None:
     assert isinstance(network(image), PottsOutput)
 
 
-def test_a_learned_balance_with_entropy_takes_the_precise_kernel() -> None:
+def test_a_long_solve_with_entropy_and_a_learned_balance_takes_the_precise_kernel() -> None:
     cost = torch.randn(1, 3, 6, 5, generator=torch.Generator().manual_seed(0))
-    assert Potts(5, epsilon=0.1, learn_balance=True)(cost).kernel == "reference"
-    assert Potts(5, epsilon=0.1)(cost).kernel == Potts(5, learn_balance=True)(cost).kernel
+    fastest = Potts(5)(cost).kernel
+    assert Potts(LONG_SOLVE + 1, epsilon=0.1, learn_balance=True)(cost).kernel == "reference"
+    assert Potts(LONG_SOLVE, epsilon=0.1, learn_balance=True)(cost).kernel == fastest
+    assert Potts(LONG_SOLVE + 1, epsilon=0.1)(cost).kernel == fastest
+    assert Potts(LONG_SOLVE + 1, learn_balance=True)(cost).kernel == fastest

@@ -20,6 +20,9 @@ from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
 from legato.nn.kernels.potts_reference import model, solve_implicitly
 from legato.problems import Saddle
 
+LONG_SOLVE = 200
+"""Iterations beyond which a learned balance with entropy is left to the reference kernel."""
+
 
 class PottsState(NamedTuple):
     """Mirror variables to start another solve from: a (B, L, *spatial), b (B, L, E, *spatial)."""
@@ -189,23 +192,25 @@ class Potts(nn.Module):
 
     def _steps(self, w: Tensor, directions: int, cost: Tensor) -> tuple[Tensor, Tensor]:
         unit = 2 * math.sqrt(directions)
-        norm = unit * w.detach().abs().amax()
+        largest = w.detach().abs().amax()
         # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
-        tiny = math.sqrt(torch.finfo(norm.dtype).tiny)
-        norm = torch.where(norm > tiny, norm, torch.full_like(norm, unit))
+        tiny = math.sqrt(torch.finfo(largest.dtype).tiny)
+        norm = unit * nn.functional.threshold(largest, tiny, 1.0)
         if self.tau is not None and self.sigma is not None:
-            tau, sigma = cost.new_tensor(self.tau), cost.new_tensor(self.sigma)
+            tau, sigma = cost.new_full((), self.tau), cost.new_full((), self.sigma)
             _require_stable(tau, sigma, norm)
             return tau, sigma
         r = self.log_balance.exp().to(cost)
-        return r / norm, 1 / (r * norm)
+        return r / norm, (r * norm).reciprocal()
 
     def _unroll(
         self, cost: Tensor, w: Tensor, tau: Tensor, sigma: Tensor, state: PottsState | None
     ) -> tuple[str, PottsIterates]:
         assert isinstance(self.gradient, Unroll)
-        # The fused kernels' ∂τ with entropy cancels over long solves: 1e-4 off at 500 iterations.
-        precise = "reference" if self.epsilon > 0 and tau.requires_grad else None
+        # ∂τ with entropy is ill-conditioned over long solves: fused kernels lose up to ten times
+        # more of it than the engine does, 1e-4 at 500 iterations.
+        long = self.iterations > LONG_SOLVE and self.epsilon > 0 and tau.requires_grad
+        precise = "reference" if long else None
         name, kernel = choose_kernel(cost, self.kernel or precise)
         mirror, dual = (None, None) if state is None else state
         last, interval = self.gradient.last, self.gradient.checkpoint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -28,8 +28,8 @@ Array = NDArray[Any]
 VECTOR = 16
 """Columns are padded to a multiple of this, the widest vector in float32."""
 
-CACHE = 640 * 1024
-"""Bytes that one thread's window of rows may take: most of a core's second-level cache."""
+CACHE = 480 * 1024
+"""Bytes that one thread's window of rows may take: half of a core's second-level cache."""
 
 POOLED = 1 << 30
 """Bytes of released tapes that are kept for the next call."""
@@ -78,6 +78,11 @@ class Layout:
         """Columns from a pixel to its neighbour in each direction."""
         return np.array([d[-1] for d in self.directions], np.int64)
 
+    @property
+    def across(self) -> int:
+        """The direction that leads to the next column; the first one leads down."""
+        return len(self.spatial) - 1
+
     @cached_property
     def base(self) -> Array:
         """Where each direction's rows start in the ring; it has max(1, down) of them."""
@@ -103,7 +108,7 @@ class Layout:
         one = np.stack((edges[:-1], edges[1:]), 1)
         return np.tile(one, (self.batch, 1))
 
-    def in_flight(self, fields: int) -> int:
+    def in_flight(self, iterations: int, fields: int) -> int:
         """How many iterations run at once, if each keeps `fields` rows per label in the cache."""
         size = torch.empty((), dtype=self.dtype).element_size()
         window = fields * self.reach * self.labels * self.columns * size
@@ -111,7 +116,8 @@ class Layout:
         if self.bands > 1:
             height = int((self.owned[:, 1] - self.owned[:, 0]).min())
             count = min(count, max(1, height // (8 * self.reach)))
-        return count
+        # Rather groups of equal size than a small one at the end.
+        return -(-iterations // max(1, round(iterations / count)))
 
     @cached_property
     def row_has_neighbour(self) -> NDArray[np.bool_]:
@@ -139,6 +145,11 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def taken(shape: Sequence[int], dtype: torch.dtype) -> Array:
+    """Room for a field, from the pool."""
+    return cast(Array, pool.take(tuple(shape), np.dtype(NUMBER[dtype])))
+
+
 class Weights:
     """Weights as rows. Of the broadcast axes only the last is written out; columns without a
     neighbour have weight zero, rows without one have a negative index in `edges`."""
@@ -164,7 +175,8 @@ class Weights:
 
 
 class Bands:
-    """The state of all bands, (batch · bands, rows, labels[, directions], columns) a field.
+    """Fields of all bands, (batch · bands, rows, labels[, directions], columns) each, with margins
+    for `depth` iterations; as opposed to whole images, (batch, rows, labels[, …], columns).
 
     Everything here runs on our own threads: torch's would still be spinning, waiting for more
     work, when the sweeps need the cores.
@@ -172,48 +184,45 @@ class Bands:
 
     def __init__(self, layout: Layout, depth: int) -> None:
         self.layout = layout
+        self.depth = depth
         self.margin = depth * layout.reach if layout.bands > 1 else 0
         owned = layout.owned
         self.first = np.maximum(owned[:, 0] - self.margin, 0)
-        last = np.minimum(owned[:, 1] + self.margin, layout.rows)
-        self.height = int((last - self.first).max())
+        self.last = np.minimum(owned[:, 1] + self.margin, layout.rows)
+        self.height = int((self.last - self.first).max())
         self.tasks = len(owned)
         self.lanes = min(self.tasks, layout.threads)
 
-    def field(self, source: Tensor | None, directions: int = 0, factor: float = 1.0) -> Array:
-        """A field filled from factor · source (B, L[, E], *spatial), or with zeros."""
+    def each(self, task: Callable[[int, int], object]) -> None:
+        """Call task(band, lane) for every band."""
+        workers(task, self.tasks, self.lanes)
+
+    def field(self, directions: int = 0) -> Array:
+        """Room for a field; what is in it is arbitrary."""
         layout = self.layout
-        number = NUMBER[layout.dtype]
         inner = (layout.labels, directions) if directions else (layout.labels,)
-        shape = (self.tasks, self.height, *inner, layout.columns)
-        field = aligned(shape, np.dtype(number))
-        if source is not None:
-            planes = math.prod(inner)
-            size = (layout.batch, planes, layout.rows, layout.spatial[-1])
-            whole = source.detach().contiguous().numpy().reshape(size)
-            flat = field.reshape(self.tasks, self.height, planes, layout.columns)
+        return taken((self.tasks, self.height, *inner, layout.columns), layout.dtype)
 
-            def load(i: int, lane: int) -> None:
-                potts_rows.load(flat[i], self.first[i], whole[i // layout.bands], number(factor))
+    def field_with_margins(self) -> tuple[Array, Array]:
+        """A field, and its bands as flat arrays with margins, all zero."""
+        layout, margin = self.layout, potts_rows.MARGIN
+        shape = (self.tasks, self.height, layout.labels, layout.columns)
+        flat = taken((self.tasks, math.prod(shape[1:]) + 2 * margin), layout.dtype)
+        self.each(lambda i, lane: flat[i].fill(0))
+        return flat[:, margin:-margin].reshape(shape, copy=False), flat
 
-            workers(load, self.tasks, self.lanes)
-        return field
+    def spread(self, i: int, field: Array, whole: Array | None) -> None:
+        """Fill band i of a field from whole images, or with zeros."""
+        if whole is None:
+            field[i] = 0
+            return
+        first, last = self.first[i], self.last[i]
+        field[i, : last - first] = whole[i // self.layout.bands, first:last]
 
-    def collect(self, field: Array, factor: float = 1.0) -> Tensor:
-        """factor · field of the whole images, as (B, L[, E], *spatial)."""
-        layout = self.layout
-        number = NUMBER[layout.dtype]
-        inner = field.shape[2:-1]
-        planes = math.prod(inner)
-        target = np.empty((layout.batch, planes, layout.rows, layout.spatial[-1]), field.dtype)
-        flat = field.reshape(*field.shape[:2], planes, layout.columns)
-
-        def store(i: int, lane: int) -> None:
-            image, first = target[i // layout.bands], self.first[i]
-            potts_rows.store(image, flat[i], first, layout.owned[i], number(factor))
-
-        workers(store, self.tasks, self.lanes)
-        return torch.from_numpy(target.reshape(layout.batch, *inner, *layout.spatial))
+    def gather(self, i: int, whole: Array, field: Array) -> None:
+        """Write the rows that band i owns to whole images."""
+        (low, high), first = self.layout.owned[i], self.first[i]
+        whole[i // self.layout.bands, low:high] = field[i, low - first : high - first]
 
     def exchange(self, *fields: Array) -> None:
         """Bring the margins of all bands up to date."""
@@ -240,122 +249,224 @@ class Sweep:
             torch.get_num_threads(),
         )
         self.settings = settings
-        # Whole images, one a task: for what no band needs margins of.
-        self.images = Bands(replace(layout, threads=1), 0)
-        self.cost = self.images.field(cost)
+        self.number = number = NUMBER[layout.dtype]
+        self.cost = self.rows_of(cost)
         self.weights = Weights(weights, layout)
-        number = NUMBER[layout.dtype]
         self.tau, self.sigma = number(float(tau)), number(float(sigma))
         self.shrink = number(1 / (1 + float(tau) * settings.epsilon))
-        self.growth = float(tau) * settings.epsilon / (1 + float(tau) * settings.epsilon)
-        self.tasks = layout.batch * layout.bands
-        self.lanes = min(self.tasks, layout.threads)
-        self.no_row = self.room(0, layout.columns)
+        self.tiny, self.flush = (number(value) for value in FLUSH[layout.dtype])
+        self.lanes = min(layout.batch * layout.bands, layout.threads)
         self.no_image = self.room(0, layout.labels, layout.columns)
         self.no_tape = self.room(0, 0, layout.labels, layout.columns)
 
     def room(self, *shape: int) -> Array:
-        return aligned(shape, self.cost.dtype)
+        return aligned(shape, np.dtype(self.number))
+
+    def images(self, directions: int = 0, labels: int | None = None) -> Array:
+        """Room for a field of whole images."""
+        layout = self.layout
+        inner = (labels or layout.labels, directions) if directions else (layout.labels,)
+        return taken((layout.batch, layout.rows, *inner, layout.columns), layout.dtype)
 
     def lines(self, count: int, depth: int) -> Array:
         """Lines of all labels with margins: `depth` an iteration in flight, a set a lane."""
         width = self.layout.columns + 2 * potts_rows.MARGIN
         return self.room(self.lanes, count, depth, self.layout.labels, width)
 
-    def forward(
-        self,
-        mirror: Tensor | None,
-        dual: Tensor | None,
-        iterations: int,
-        tape: Array | None,
-        mean: Array | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run from (a⁰, b⁰) to (a, b, u); tape[:, k] becomes uᵏ, and every uᵏ adds to the mean."""
-        layout, w = self.layout, self.weights
-        directions = len(layout.directions)
-        count = min(iterations, layout.in_flight(8 + directions))
-        bands = Bands(layout, count)
-        a, u = bands.field(mirror), bands.field(mirror)
-        b = bands.field(dual, directions)
+    def by_rows(self, task: Callable[[int, int, int], object]) -> None:
+        """Call task(image, first, last) until all rows of all images have had their turn."""
+        layout = self.layout
+        parts = -(-layout.threads // layout.batch) if layout.rows >= 4 * layout.threads else 1
+        edges = [layout.rows * i // parts for i in range(parts + 1)]
 
-        def begin(i: int, lane: int) -> None:
-            potts_rows.recentre(a[i])
-            potts_rows.soften(u[i])
-            if tape is not None:
-                image, (low, high), first = i // layout.bands, layout.owned[i], bands.first[i]
-                tape[image, 0, low:high] = u[i, low - first : high - first]
+        def part(i: int, lane: int) -> None:
+            task(i // parts, edges[i % parts], edges[i % parts + 1])
 
-        workers(begin, self.tasks, self.lanes)
-        flush = self.cost.dtype.type(FLUSH[layout.dtype][0])
-        ring, lead = self.lines(count, int(layout.base[-1])), self.lines(count, layout.reach + 1)
-        work = self.room(self.lanes, layout.labels + 3, layout.columns)
-        for done in range(0, iterations, count):
-            now = min(count, iterations - done)
+        workers(part, layout.batch * parts, layout.threads)
+
+    def rows_of(self, source: Tensor, factor: float = 1.0) -> Array:
+        """factor · source (B, L[, E], *spatial) as whole images in rows."""
+        layout = self.layout
+        directions = source.shape[2] if source.dim() > len(layout.spatial) + 2 else 0
+        target = self.images(directions)
+        planes = math.prod(target.shape[2:-1])
+        size = (layout.batch, planes, layout.rows, layout.spatial[-1])
+        whole = source.detach().contiguous().numpy().reshape(size)
+        flat = target.reshape(layout.batch, layout.rows, planes, layout.columns)
+
+        def load(image: int, first: int, last: int) -> None:
+            potts_rows.load(flat[image], first, last, whole[image], self.number(factor))
+
+        self.by_rows(load)
+        return target
+
+    def tensor_of(self, source: Array, factor: float = 1.0) -> Tensor:
+        """factor · whole images in rows as a tensor (B, L[, E], *spatial)."""
+        layout = self.layout
+        inner = source.shape[2:-1]
+        planes = math.prod(inner)
+        size = (layout.batch, planes, layout.rows, layout.spatial[-1])
+        target = np.empty(size, source.dtype)
+        flat = source.reshape(layout.batch, layout.rows, planes, layout.columns)
+
+        def store(image: int, first: int, last: int) -> None:
+            potts_rows.store(target[image], flat[image], first, last, self.number(factor))
+
+        self.by_rows(store)
+        return torch.from_numpy(target.reshape(layout.batch, *inner, *layout.spatial))
+
+    def soften(self, a: Array) -> Array:
+        """softmax(a) of whole images whose maximum over the labels is zero."""
+        u = self.images()
+
+        def soften(image: int, first: int, last: int) -> None:
+            rows = slice(first, last)
+            total = self.room(self.layout.columns)
+            potts_rows.soften(u[image, rows], a[image, rows], total, self.tiny)
+
+        self.by_rows(soften)
+        return u
+
+
+class Forward:
+    """The iteration: the bands' a, u and b."""
+
+    def __init__(self, sweep: Sweep, bands: Bands) -> None:
+        layout = sweep.layout
+        self.sweep, self.bands = sweep, bands
+        self.a, self.u = bands.field(), bands.field()
+        self.b = bands.field(len(layout.directions))
+        self.ring = sweep.lines(bands.depth, int(layout.base[-1]))
+        self.lead = sweep.lines(bands.depth, layout.reach + 1)
+        self.power = sweep.room(sweep.lanes, layout.labels, layout.columns)
+        self.work = sweep.room(sweep.lanes, 2, layout.columns)
+
+    def start(self, mirror: Array | None, dual: Array | None) -> None:
+        """Begin at (a⁰, b⁰), or at zero, in whole images."""
+        sweep, bands = self.sweep, self.bands
+
+        def start(i: int, lane: int) -> None:
+            bands.spread(i, self.a, mirror)
+            bands.spread(i, self.b, dual)
+            if mirror is None:
+                self.u[i] = 1 / sweep.layout.labels
+                return
+            rows = slice(0, bands.last[i] - bands.first[i])
+            potts_rows.recentre(self.a[i, rows])
+            potts_rows.soften(self.u[i, rows], self.a[i, rows], self.work[lane, 0], sweep.tiny)
+
+        bands.each(start)
+
+    def run(self, iterations: int, tape: Array | None, mean: Array | None) -> None:
+        """Go on; tape[:, k] becomes the iterate k, from zero, and every later uᵏ adds to the mean.
+
+        The tape holds u, or a where ε > 0: see `Reverse`.
+        """
+        sweep, bands, layout, w = self.sweep, self.bands, self.sweep.layout, self.sweep.weights
+        mirror = sweep.settings.epsilon > 0
+        if tape is not None:
+            bands.each(lambda i, lane: bands.gather(i, tape[:, 0], self.a if mirror else self.u))
+        for done in range(0, iterations, bands.depth):
+            now = min(bands.depth, iterations - done)
 
             def advance(i: int, lane: int, done: int = done, now: int = now) -> None:
                 image = i // layout.bands
                 potts_rows.advance(
-                    a[i], u[i], b[i], bands.first[i], layout.owned[i], now, self.cost[image],
-                    self.no_tape if tape is None else tape[image, done + 1 : done + 1 + now],
-                    self.no_image if mean is None else mean[image], self.no_row,
-                    w.of_image(image), w.zeros, w.edges, self.tau, self.sigma, self.shrink, flush,
-                    layout.base, layout.down, layout.right, ring[lane], lead[lane], work[lane],
+                    self.a[i], self.u[i], self.b[i], bands.first[i], layout.owned[i], now,
+                    sweep.cost[image],
+                    sweep.no_tape if tape is None else tape[image, done + 1 : done + 1 + now],
+                    mirror, sweep.no_image if mean is None else mean[image],
+                    w.of_image(image), w.zeros, w.edges,
+                    sweep.tau, sweep.sigma, sweep.shrink, sweep.tiny,
+                    layout.base, layout.down, layout.right, layout.across,
+                    self.ring[lane], self.lead[lane], self.power[lane], self.work[lane],
                 )  # fmt: skip
 
-            workers(advance, self.tasks, self.lanes)
-            bands.exchange(a, u, b)
-        return bands.collect(a), bands.collect(b), bands.collect(u)
+            bands.each(advance)
+            bands.exchange(self.a, self.u, self.b)
+
+    def gather(self, a: Array, b: Array) -> None:
+        """Write a and b to whole images."""
+
+        def gather(i: int, lane: int) -> None:
+            self.bands.gather(i, a, self.a)
+            self.bands.gather(i, b, self.b)
+
+        self.bands.each(gather)
 
 
 class Reverse:
-    """The reverse sweep: the cotangents s of a, q of b, the last Kᵀq, and the gradients that they
-    leave on their way."""
+    """The reverse sweep: the cotangents s of a, q of b, the last Kᵀq as g, and the gradients that
+    they leave on their way.
 
-    def __init__(self, sweep: Sweep, s: Tensor, q: Tensor | None, mean_bar: Array | None) -> None:
+    The gradient of τ is −Σₖ ⟨v, fᵏ + εaᵏ⁺¹⟩, with v = s/(1 + τε) and the force f = c + Kᵀ tanh b.
+    Summing by parts would do without a, but weighs the terms by k, and near the solution
+    they cancel: so with ε > 0 the tape holds a, not u, which underflows where a is large.
+    """
+
+    def __init__(self, sweep: Sweep, bands: Bands, s: Array, q: Array | None, u: Array) -> None:
         layout = sweep.layout
-        self.sweep = sweep
-        self.s, self.q, self.mean_bar = s, q, mean_bar
-        self.carry: Tensor | None = None
-        self.cost_bar = sweep.room(*sweep.cost.shape)
-        labels = sweep.weights.rows.shape[1]
-        self.weight_bar = sweep.room(
-            layout.batch, layout.rows, labels, len(layout.directions), layout.columns
-        )
-        self.sums = np.zeros((sweep.lanes, 4, layout.columns))
+        self.sweep, self.bands = sweep, bands
+        directions, labels = len(layout.directions), sweep.weights.rows.shape[1]
+        self.s, self.slope = bands.field_with_margins()
+        self.g, self.q = bands.field(), bands.field(directions)
+        self.u = bands.field() if sweep.settings.epsilon > 0 else None
+        self.cost_bar, self.weight_bar = sweep.images(), sweep.images(directions, labels)
 
-    def run(self, tape: Array, last: int, dual: Tensor) -> None:
-        """Go back over the iterations of the tape, tape[:, −1] being iterate `last`."""
-        sweep, layout, w = self.sweep, self.sweep.layout, self.sweep.weights
-        directions = len(layout.directions)
-        iterations = tape.shape[1] - 1
-        count = min(iterations, layout.in_flight(12 + 2 * directions))
-        bands = Bands(layout, count)
-        s, g = bands.field(self.s), bands.field(self.carry)
-        q, b = bands.field(self.q, directions), bands.field(dual, directions)
-        flush = sweep.cost.dtype.type(FLUSH[layout.dtype][1])
+        def start(i: int, lane: int) -> None:
+            bands.spread(i, self.s, s)
+            bands.spread(i, self.g, None)
+            bands.spread(i, self.q, q)
+            if self.u is not None:
+                bands.spread(i, self.u, u)
+
+        bands.each(start)
+
+        def clear(image: int, first: int, last: int) -> None:
+            self.cost_bar[image, first:last] = 0
+            self.weight_bar[image, first:last] = 0
+
+        sweep.by_rows(clear)
         depth = layout.reach + 1
-        ring, lead = sweep.lines(count, int(layout.base[-1])), sweep.lines(count, depth)
-        slope = sweep.lines(count, depth)
-        work = sweep.room(sweep.lanes, layout.labels + 3, layout.columns)
-        for end in range(iterations, 0, -count):
-            now = min(count, end)
+        self.ring = sweep.lines(bands.depth, int(layout.base[-1]))
+        self.lead = sweep.lines(bands.depth, depth)
+        self.u_bar = sweep.room(sweep.lanes, layout.labels, layout.columns)
+        self.before = sweep.room(sweep.lanes, layout.labels, layout.columns)
+        self.waste = sweep.room(sweep.lanes, labels, directions, layout.columns)
+        self.work = sweep.room(sweep.lanes, 6, layout.columns)
+        self.sums = np.zeros((sweep.lanes, 3, layout.columns))
+
+    def run(self, tape: Array, b: Array, mean_bar: Array | None) -> None:
+        """Go back over the iterations of the tape; b, in bands, belongs to its last iterate."""
+        sweep, bands, layout, w = self.sweep, self.bands, self.sweep.layout, self.sweep.weights
+        nothing = sweep.room(0, layout.columns)
+        for end in range(tape.shape[1] - 1, 0, -bands.depth):
+            now = min(bands.depth, end)
 
             def retreat(i: int, lane: int, end: int = end, now: int = now) -> None:
                 image = i // layout.bands
                 potts_rows.retreat(
-                    s[i], g[i], q[i], b[i], bands.first[i], layout.owned[i],
-                    now, last - iterations + end, tape[image, end - now : end + 1],
-                    sweep.no_image if self.mean_bar is None else self.mean_bar[image], sweep.no_row,
+                    self.s[i], self.slope[i], self.g[i], self.q[i], b[i],
+                    sweep.no_image if self.u is None else self.u[i],
+                    bands.first[i], layout.owned[i], now, tape[image, end - now : end + 1],
+                    sweep.no_image if mean_bar is None else mean_bar[image], nothing,
                     self.cost_bar[image], self.weight_bar[image], sweep.cost[image],
-                    w.of_image(image), w.zeros, w.edges,
-                    sweep.tau, sweep.sigma, sweep.shrink, flush, sweep.growth,
-                    layout.base, layout.down, layout.right,
-                    ring[lane], lead[lane], slope[lane], work[lane], self.sums[lane],
+                    w.of_image(image), w.zeros, w.edges, sweep.tau, sweep.sigma, sweep.shrink,
+                    sweep.number(sweep.settings.epsilon), sweep.flush, sweep.tiny,
+                    layout.base, layout.down, layout.right, layout.across,
+                    self.ring[lane], self.lead[lane], self.u_bar[lane],
+                    self.before[lane], self.waste[lane],
+                    self.work[lane], sweep.settings.to_steps, self.sums[lane],
                 )  # fmt: skip
 
-            workers(retreat, sweep.tasks, sweep.lanes)
-            bands.exchange(s, g, q, b)
-        self.s, self.carry, self.q = bands.collect(s), bands.collect(g), bands.collect(q)
+            bands.each(retreat)
+            bands.exchange(self.s, self.g, self.q, b, *(() if self.u is None else (self.u,)))
+
+    def whole(self, field: Array) -> Array:
+        """A field of the bands as whole images."""
+        whole = self.sweep.images(field.shape[3] if field.ndim == 5 else 0)
+        self.bands.each(lambda i, lane: self.bands.gather(i, whole, field))
+        return whole
 
 
 def _unit(bars: Sequence[Tensor | None]) -> float:
@@ -372,11 +483,12 @@ class NumbaPotts:
         self, cost: Tensor, directions: int, settings: PottsSettings
     ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         batch, labels, *spatial = cost.shape
-        if settings.checkpoint:
-            marks = -(-settings.iterations // settings.checkpoint)
-            return (0,), (marks, *cost.shape), (marks, batch, labels, directions, *spatial)
         columns = -(-spatial[-1] // VECTOR) * VECTOR
         rows = math.prod(spatial[:-1])
+        if settings.checkpoint:
+            marks = -(-settings.iterations // settings.checkpoint)
+            whole = (marks, batch, rows, labels)
+            return (0,), (*whole, columns), (*whole, directions, columns)
         return (batch, settings.iterations + 1, rows, labels, columns), (0,), (0,)
 
     def forward(
@@ -392,25 +504,32 @@ class NumbaPotts:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         sweep = Sweep(cost, weights, tau, sigma, settings)
         layout, total = sweep.layout, settings.iterations
-        mean = sweep.room(*sweep.cost.shape) if settings.average else None
-        shapes = self.tape_shapes(cost, len(layout.directions), settings) if keep else ((0,),) * 3
-        tape = pool.take(tuple(shapes[0]), sweep.cost.dtype)
-        marked_a, marked_b = (cost.new_empty(tuple(shape)) for shape in shapes[1:])
-        if keep and settings.checkpoint:
-            a, b = mirror, dual
-            for i, start in enumerate(range(0, total, settings.checkpoint)):
-                marked_a[i] = 0 if a is None else a
-                marked_b[i] = 0 if b is None else b
-                count = min(settings.checkpoint, total - start)
-                a, b, u = sweep.forward(a, b, count, None, mean)
-            assert a is not None
-            assert b is not None
-        else:
-            a, b, u = sweep.forward(mirror, dual, total, tape if keep else None, mean)
-        averaged = cost.new_empty(0)
-        if mean is not None:
-            averaged = sweep.images.collect(mean, 1 / total)
-        return a, b, u, averaged, torch.from_numpy(tape), marked_a, marked_b
+        directions = len(layout.directions)
+        shapes = self.tape_shapes(cost, directions, settings) if keep else ((0,),) * 3
+        tape, marked_a, marked_b = (taken(shape, cost.dtype) for shape in shapes)
+        mean = None
+        if settings.average:
+            mean = sweep.images()
+            mean[...] = 0
+        segment = min(settings.checkpoint or total, total) if keep else total
+        forward = Forward(sweep, Bands(layout, layout.in_flight(segment, 8 + directions)))
+        forward.start(*(None if t is None else sweep.rows_of(t) for t in (mirror, dual)))
+        for i, start in enumerate(range(0, total, segment)):
+            if marked_a.size:
+                forward.gather(marked_a[i], marked_b[i])
+            forward.run(min(segment, total - start), tape if tape.size else None, mean)
+        a, b, u = sweep.images(), sweep.images(directions), sweep.images()
+        forward.gather(a, b)
+        forward.bands.each(lambda i, lane: forward.bands.gather(i, u, forward.u))
+        return (
+            sweep.tensor_of(a),
+            sweep.tensor_of(b),
+            sweep.tensor_of(u),
+            cost.new_empty(0) if mean is None else sweep.tensor_of(mean, 1 / total),
+            torch.from_numpy(tape),
+            torch.from_numpy(marked_a),
+            torch.from_numpy(marked_b),
+        )
 
     def reverse(
         self,
@@ -427,71 +546,80 @@ class NumbaPotts:
         to_dual: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         sweep = Sweep(cost, weights, tau, sigma, settings)
-        images, total, t = sweep.images, settings.iterations, float(tau)
+        layout, total, t = sweep.layout, settings.iterations, float(tau)
+        directions = len(layout.directions)
         unit = _unit(bars)
         final_a, final_b, final_u = final
 
-        arriving = images.field(bars.mirror, factor=1 / unit)
-        if bars.mirror is not None:
-            self._each(potts_rows.through_maximum, arriving, images.field(final_a))
-        if bars.probabilities is not None:
-            u_bar = images.field(bars.probabilities, factor=1 / unit)
-            self._each(potts_rows.through_softmax, arriving, images.field(final_u), u_bar)
-        mean_bar = None
-        if bars.mean is not None:
-            mean_bar = images.field(bars.mean, factor=1 / (unit * total))
-        # With ε > 0 τ also scales a itself; this is its share at the last iterate.
-        at_the_end = 0.0
-        if settings.epsilon > 0:
-            at_the_end = sum(self._each(potts_rows.inner_product, arriving, images.field(final_a)))
-        q = None if bars.dual is None else bars.dual / unit
-        reverse = Reverse(sweep, images.collect(arriving), q, mean_bar)
-
+        last_u = sweep.rows_of(final_u)
+        s = self._arriving(sweep, bars, final_a, last_u, unit)
+        q = None if bars.dual is None else sweep.rows_of(bars.dual, 1 / unit)
+        mean_bar = None if bars.mean is None else sweep.rows_of(bars.mean, 1 / (unit * total))
+        segment = min(settings.checkpoint or total, total)
+        bands = Bands(layout, layout.in_flight(segment, 12 + 2 * directions))
+        reverse = Reverse(sweep, bands, s, q, last_u)
         if settings.checkpoint:
-            marked_a, marked_b = marked
+            marked_a, marked_b = (x.numpy() for x in marked)
+            forward = Forward(sweep, bands)
+            steps = taken((layout.batch, segment + 1, *sweep.cost.shape[1:]), cost.dtype)
             for i in reversed(range(len(marked_a))):
-                start = i * settings.checkpoint
-                count = min(settings.checkpoint, total - start)
-                shape = (images.tasks, count + 1, *sweep.cost.shape[1:])
-                segment = pool.take(shape, sweep.cost.dtype)
-                _, b, _ = sweep.forward(marked_a[i], marked_b[i], count, segment, None)
-                reverse.run(segment, start + count, b)
-                first = segment[:, 0]
+                count = min(segment, total - i * segment)
+                forward.start(marked_a[i], marked_b[i])
+                forward.run(count, steps, None)
+                reverse.run(steps[:, : count + 1], forward.b, mean_bar)
         else:
             steps = tape.numpy()
-            reverse.run(steps, total, final_b)
-            first = steps[:, 0]
+            b, whole = bands.field(directions), sweep.rows_of(final_b)
+            bands.each(lambda i, lane: bands.spread(i, b, whole))
+            reverse.run(steps, b, mean_bar)
 
-        assert reverse.q is not None
-        assert reverse.carry is not None
         a_bar, b_bar = cost.new_empty(0), cost.new_empty(0)
         if to_mirror:
-            field = images.field(reverse.s)
-            u_bar = images.field(reverse.carry, factor=-float(sweep.sigma))
-            self._each(potts_rows.through_softmax, field, first, u_bar)
-            a_bar = images.collect(field, unit)
+            s, u_bar = reverse.whole(reverse.s), reverse.whole(reverse.g)
+            u_bar *= -sweep.sigma
+            first = steps[:, 0] if settings.epsilon == 0 else sweep.soften(steps[:, 0])
+            for image in range(layout.batch):
+                potts_rows.through_softmax(s[image], first[image], u_bar[image])
+            a_bar = sweep.tensor_of(s, unit)
         if to_dual:
-            b_bar = reverse.q.mul_(unit)
-        to_sigma, edges, logs, forces = reverse.sums.sum((0, 2)).tolist()
+            b_bar = sweep.tensor_of(reverse.whole(reverse.q), unit)
+        to_sigma, edges, forces = reverse.sums.sum((0, 2)).tolist()
         if settings.epsilon == 0:
-            forces = sum(self._each(potts_rows.inner_product, reverse.cost_bar, sweep.cost))
-        to_tau = -(edges + logs + sweep.growth * total * at_the_end) / t - forces
+            pairs = zip(reverse.cost_bar, sweep.cost, strict=True)
+            forces = sum(potts_rows.inner_product(bar, c) for bar, c in pairs)
         w = sweep.weights
         for bar in reverse.weight_bar:
             potts_rows.keep_edges(bar, w.edges, w.columns)
         return (
-            images.collect(reverse.cost_bar, -t * unit),
-            images.collect(reverse.weight_bar, unit).sum_to_size(w.shape),
-            tau.new_tensor(to_tau * unit),
+            sweep.tensor_of(reverse.cost_bar, -t * unit),
+            sweep.tensor_of(reverse.weight_bar, unit).sum_to_size(w.shape),
+            tau.new_tensor(-(edges / t + forces) * unit),
             sigma.new_tensor(to_sigma * unit),
             a_bar,
             b_bar,
         )
 
     @staticmethod
-    def _each(function: Callable[..., Any], *fields: Array) -> list[Any]:
-        """The function on every image of the fields."""
-        return [function(*image) for image in zip(*fields, strict=True)]
+    def _arriving(
+        sweep: Sweep, bars: PottsCotangents, final_a: Tensor, u: Array, unit: float
+    ) -> Array:
+        """The cotangent of the last a, divided by the unit: of a itself and through u."""
+        a = None if bars.mirror is None else sweep.rows_of(final_a)
+        s = None if bars.mirror is None else sweep.rows_of(bars.mirror, 1 / unit)
+        u_bar = None if bars.probabilities is None else sweep.rows_of(bars.probabilities, 1 / unit)
+        if s is None:
+            s = sweep.images()
+            s[...] = 0
+
+        def collect(image: int, first: int, last: int) -> None:
+            rows = slice(first, last)
+            if a is not None:
+                potts_rows.through_maximum(s[image, rows], a[image, rows])
+            if u_bar is not None:
+                potts_rows.through_softmax(s[image, rows], u[image, rows], u_bar[image, rows])
+
+        sweep.by_rows(collect)
+        return s
 
 
 potts = make_operator("numba", NumbaPotts())

@@ -1,27 +1,30 @@
-"""Turns a pair of Potts kernels, forward and reverse, into an operator that torch understands.
+"""Turns a pair of Potts kernels, forward and reverse, into a function that torch understands.
 
-Autograd, torch.compile and fake tensors see two opaque operators, `legato::potts_<name>` and
-`legato::potts_<name>_reverse`; the kernels see plain tensors.
+torch.compile and fake tensors see two opaque operators, `legato::potts_<name>` and
+`legato::potts_<name>_reverse`. Plain tensors take a short cut around them, an autograd function:
+on a GPU the way through the operators takes longer than the kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from legato._checks import inside_functional_transform
+from legato.errors import GradientError
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
 
 
-@dataclass(frozen=True)
-class PottsSettings:
+class PottsSettings(NamedTuple):
     """The part of a Potts solve that is not a tensor.
 
     `checkpoint` is zero where the whole tape is kept, else the number of iterations between marks.
+    Without `to_steps` nobody looks at the gradients of τ and σ.
     """
 
     iterations: int
@@ -29,6 +32,7 @@ class PottsSettings:
     neighbours: int
     average: bool
     checkpoint: int
+    to_steps: bool = True
 
 
 class PottsCotangents(NamedTuple):
@@ -38,6 +42,12 @@ class PottsCotangents(NamedTuple):
     dual: Tensor | None
     probabilities: Tensor | None
     mean: Tensor | None
+
+
+PottsResult = tuple[
+    Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None
+]
+PottsGradients = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 class PottsKernel(Protocol):
@@ -58,8 +68,8 @@ class PottsKernel(Protocol):
         dual: Tensor | None,
         settings: PottsSettings,
         keep: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """(a, b, u, mean, tape, marked a, marked b); what is absent has no elements."""
+    ) -> PottsResult:
+        """(a, b, u, mean, tape, marked a, marked b); what is absent is None or has no elements."""
 
     def reverse(
         self,
@@ -70,14 +80,15 @@ class PottsKernel(Protocol):
         sigma: Tensor,
         final: tuple[Tensor, Tensor, Tensor],
         tape: Tensor,
-        marked: tuple[Tensor, Tensor],
+        marked: tuple[Any, Any],
         settings: PottsSettings,
         to_mirror: bool,
         to_dual: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of cost, weights, τ, σ, and where asked a⁰ and b⁰ (else without elements).
+    ) -> PottsGradients:
+        """Gradients of cost and weights, and where asked of τ, σ, a⁰ and b⁰.
 
-        `final` is (a, b, u) of the last iterate, `marked` the (a, b) of the checkpoints.
+        `final` is (a, b, u) of the last iterate, `marked` what forward marked of (a, b); where it
+        marked nothing, that of the start, None for zero.
         """
 
 
@@ -103,6 +114,7 @@ class PottsFunction(Protocol):
 
 def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
     """Register a kernel with torch and return the function that users call."""
+    shortcut = _make_function(name, kernel)
 
     @torch.library.custom_op(f"legato::potts_{name}", mutates_args=())
     def forward(
@@ -120,7 +132,8 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
         keep: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         settings = PottsSettings(iterations, epsilon, neighbours, average, checkpoint)
-        return kernel.forward(cost, weights, tau, sigma, mirror, dual, settings, keep)
+        result = kernel.forward(cost, weights, tau, sigma, mirror, dual, settings, keep)
+        return tuple(cost.new_empty(0) if t is None else t for t in result)  # type: ignore[return-value]
 
     @forward.register_fake
     def _(
@@ -167,15 +180,21 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
         neighbours: int,
         average: bool,
         checkpoint: int,
+        to_steps: bool,
         to_mirror: bool,
         to_dual: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        settings = PottsSettings(iterations, epsilon, neighbours, average, checkpoint)
-        return kernel.reverse(
+        settings = PottsSettings(iterations, epsilon, neighbours, average, checkpoint, to_steps)
+        gradients = kernel.reverse(
             PottsCotangents(mirror_bar, dual_bar, u_bar, mean_bar), cost, weights, tau, sigma,
-            (final_mirror, final_dual, final_u), tape, (marked_mirror, marked_dual), settings,
-            to_mirror, to_dual,
+            (final_mirror, final_dual, final_u), tape,
+            (_present(marked_mirror), _present(marked_dual)), settings, to_mirror, to_dual,
         )  # fmt: skip
+        shapes = (cost.shape, weights.shape, tau.shape, sigma.shape, (0,), (0,))
+        return tuple(  # type: ignore[return-value]
+            cost.new_empty(shape) if g is None else g
+            for g, shape in zip(gradients, shapes, strict=True)
+        )
 
     @reverse.register_fake
     def _(
@@ -198,6 +217,7 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
         neighbours: int,
         average: bool,
         checkpoint: int,
+        to_steps: bool,
         to_mirror: bool,
         to_dual: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -211,30 +231,27 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
         )
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        cost, weights, tau, sigma, _, _, *settings, keep = inputs
+        cost, weights, tau, sigma, mirror, dual, *settings, keep = inputs
         a, b, u, _, tape, marked_a, marked_b = output
         # Zeros for the tape's own (absent) gradient would be as large as the tape.
         ctx.set_materialize_grads(False)
+        marked_a = marked_a if mirror is None or marked_a.numel() else mirror
+        marked_b = marked_b if dual is None or marked_b.numel() else dual
         ctx.save_for_backward(cost, weights, tau, sigma, a, b, u, tape, marked_a, marked_b)
         ctx.settings, ctx.kept = settings, keep
 
     def differentiate(ctx: Any, *bars: Tensor | None) -> tuple[Any, ...]:
         if not ctx.kept:
             raise RuntimeError("the Potts kernel ran without a tape: gradients were not asked for")
-        cost, weights, tau, sigma, a, b, u, tape, marked_a, marked_b = ctx.saved_tensors
-        to_mirror, to_dual = ctx.needs_input_grad[4:6]
-        gradients = reverse(
-            *bars[:4], cost, weights, tau, sigma, a, b, u, tape, marked_a, marked_b,
-            *ctx.settings, to_mirror, to_dual,
-        )  # fmt: skip
-        return (
-            *gradients[:4],
-            gradients[4] if to_mirror else None,
-            gradients[5] if to_dual else None,
-            *(None,) * 6,
-        )
+        wanted = _Wanted.of(ctx)
+        gradients = reverse(*bars[:4], *ctx.saved_tensors, *ctx.settings, *wanted)
+        return (*wanted.of_all(gradients), *(None,) * 6)
+
+    def refuse(ctx: Any, *bars: Tensor | None) -> None:
+        _refuse(name, "second derivatives")
 
     forward.register_autograd(differentiate, setup_context=remember)
+    reverse.register_autograd(refuse, setup_context=lambda ctx, inputs, output: None)
 
     def potts(
         cost: Tensor,
@@ -252,14 +269,109 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
     ) -> PottsIterates:
         directions = len(offsets(cost.dim() - 2, neighbours))
         w = canonical_weights(weights, cost, directions)
-        differentiable = (cost, w, tau, sigma, mirror, dual)
-        keep = torch.is_grad_enabled() and any(
-            t is not None and t.requires_grad for t in differentiable
-        )
-        a, b, u, mean, *_ = forward(
-            cost, w, tau, sigma, mirror, dual, iterations, epsilon, neighbours, average,
-            checkpoint or 0, keep,
-        )  # fmt: skip
+        tensors = (cost, w, tau, sigma, mirror, dual)
+        settings = (iterations, epsilon, neighbours, average, checkpoint or 0)
+        keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        mean: Tensor | None
+        if torch.compiler.is_compiling() or not _ordinary(name, tensors, keep):
+            a, b, u, mean, *_ = forward(*tensors, *settings, keep)
+        elif keep:
+            a, b, u, mean = shortcut(*tensors, PottsSettings(*settings))
+        else:
+            a, b, u, mean, *_ = kernel.forward(*tensors, PottsSettings(*settings), False)
         return PottsIterates(a, b, u, mean if average else None)
 
     return potts
+
+
+def _ordinary(name: str, tensors: Sequence[Tensor | None], keep: bool) -> bool:
+    """Whether nobody looks over the shoulder of this call but autograd in reverse mode."""
+    transformed = inside_functional_transform()
+    if transformed and keep:
+        _refuse(name, "torch.func's transforms of it")
+    # Else a tangent would be lost without a word.
+    if forward_ad._current_level >= 0 and any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    ):
+        _refuse(name, "derivatives in forward mode")
+    plain = type(tensors[0]) in (Tensor, torch.nn.Parameter)
+    return plain and not transformed and torch._C._len_torch_dispatch_stack() == 0
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise GradientError(
+        f"The {name} kernel of the Potts layer has no autograd formula for {what}: its reverse "
+        "sweep is written by hand, for first derivatives alone. Take "
+        'kernel="reference", which torch differentiates in every way, or torch.autograd.grad '
+        "without create_graph."
+    )
+
+
+class _Wanted(NamedTuple):
+    """Which gradients are asked for besides those of cost and weights."""
+
+    to_steps: bool
+    to_mirror: bool
+    to_dual: bool
+
+    @classmethod
+    def of(cls, ctx: Any) -> _Wanted:
+        _, _, tau, sigma, mirror, dual, *_ = ctx.needs_input_grad
+        return cls(tau or sigma, mirror, dual)
+
+    def of_all(self, gradients: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        """Those of the six tensors, None where nobody asked."""
+        asked = (True, True, self.to_steps, self.to_steps, self.to_mirror, self.to_dual)
+        return tuple(g if yes else None for g, yes in zip(gradients, asked, strict=True))
+
+
+def _present(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None or tensor.numel() == 0 else tensor
+
+
+def _make_function(name: str, kernel: PottsKernel) -> Callable[..., tuple[Tensor, ...]]:
+    """The kernel for plain tensors: (cost, w, τ, σ, a⁰, b⁰, settings) to (a, b, u, mean)."""
+
+    def run_reverse(settings: PottsSettings, wanted: _Wanted, *tensors: Any) -> Any:
+        bars, (cost, w, tau, sigma, a, b, u, tape, *marked) = tensors[:4], tensors[4:]
+        return kernel.reverse(
+            PottsCotangents(*bars), cost, w, tau, sigma, (a, b, u), tape, (marked[0], marked[1]),
+            settings, wanted.to_mirror, wanted.to_dual,
+        )  # fmt: skip
+
+    class Reverse(torch.autograd.Function):
+        """The reverse sweep where it is itself recorded: create_graph=True."""
+
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            return run_reverse(*arguments)
+
+        @staticmethod
+        def backward(ctx: Any, *bars: Any) -> None:
+            _refuse(name, "second derivatives")
+
+    class Solve(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            cost, w, tau, sigma, mirror, dual, settings = arguments
+            a, b, u, mean, tape, marked_a, marked_b = kernel.forward(
+                cost, w, tau, sigma, mirror, dual, settings, True
+            )
+            # From here on the GPU is busy, and the host has time.
+            ctx.set_materialize_grads(False)
+            marked_a, marked_b = _present(marked_a), _present(marked_b)
+            ctx.save_for_backward(
+                cost, w, tau, sigma, a, b, u, tape,
+                mirror if marked_a is None else marked_a, dual if marked_b is None else marked_b,
+            )  # fmt: skip
+            ctx.wanted = _Wanted.of(ctx)
+            ctx.settings = settings._replace(to_steps=ctx.wanted.to_steps)
+            return a, b, u, mean
+
+        @staticmethod
+        def backward(ctx: Any, *bars: Any) -> Any:
+            run = Reverse.apply if torch.is_grad_enabled() else run_reverse
+            gradients = run(ctx.settings, ctx.wanted, *bars, *ctx.saved_tensors)
+            return (*ctx.wanted.of_all(gradients), None)
+
+    return Solve.apply

@@ -10,17 +10,23 @@ place and without doing anything twice:
 
 Arrays are (rows, labels[, directions], columns) so that everything about a row lies together, with
 the columns padded to whole vectors. Missing neighbours are zero weights, never branches in a loop.
-Inner loops touch few arrays each, because LLVM gives up on a loop that needs more than eight
-overlap checks.
+
+What remains is bound by instructions, not by memory: the functions named `…_line` do all that can
+be done to a line of one label in one loop, for the direction down and the one to the right at once,
+which every grid has; other directions go through `_others`. Their arguments never overlap, and
+`distinct` says so: LLVM gives up on a loop that needs more than eight checks for overlap.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator, call-overload"
+# mypy: disable-error-code="call-arg"
 
 from __future__ import annotations
 
+import math
+
 from numba import njit
 
-from legato.nn.kernels.vector_math import exp, log, tanh
+from legato.nn.kernels.vector_math import distinct, exp, exp_twice, stream, tanh
 
 MARGIN = 16
 """Columns on either side of a ring's rows, so that x ± 1 needs no test."""
@@ -30,6 +36,8 @@ MARGIN = 16
 _options = {"fastmath": {"contract"}, "error_model": "numpy", "_nrt": False}
 _compiled = njit(cache=True, nogil=True, **_options)
 _inlined = njit(inline="always", **_options)
+# By LLVM, once the promise of `distinct` is noted: a call would pass seven words an array.
+_line = njit(forceinline=True, nogil=True, **_options)
 
 
 @_inlined
@@ -50,143 +58,197 @@ def _shifted(line, shift, columns):
     return line[MARGIN + shift : MARGIN + shift + columns]
 
 
-@_compiled
+@_line
 def _copy(row, source):
+    distinct()
     for x in range(row.size):
         row[x] = source[x]
 
 
-@_compiled
+@_line
+def _stream(row, source):
+    """A copy to where it is not needed soon: reading the old contents first would double it."""
+    for x in range(0, row.size, 16):
+        stream(row, source, x)
+
+
+@_line
 def _clear(rows):
     flat = rows.reshape(rows.size)
     for x in range(flat.size):
         flat[x] = 0
 
 
-@_compiled
-def _add_to(sums, values, factor):
-    """sums += factor · values, in double precision whatever the values are."""
+@_line
+def _add_to(sums, values):
+    """sums += values, in double precision whatever the values are; the values become zero."""
+    distinct()
     for x in range(values.size):
-        sums[x] += factor * values[x]
+        sums[x] += values[x]
+        values[x] = 0
 
 
 @_compiled
-def _adjoint_row(
-    total, start, values, saturate, weights, zeros, edges, r, label, ring, base, down, right,
-):  # fmt: skip
-    """total = start + Kᵀ(values), or start + Kᵀ tanh(values), at row r.
+def _fill_ring(values, saturate, weights, zeros, edges, r, ring, base, down):
+    """Leaves W·values, or W·tanh(values), of row r in the ring for the rows below."""
+    labels, directions, columns = values.shape
+    for label in range(labels):
+        for e in range(directions):
+            if down[e] > 0:
+                line = _shifted(ring[base[e] + r % down[e], label], 0, columns)
+                w = _weight_row(weights[label % weights.shape[0], e], zeros, edges[e, r])
+                here = values[label, e]
+                for x in range(columns):
+                    line[x] = w[x] * (tanh(here[x]) if saturate else here[x])
 
-    Leaves W·values in the ring for the rows below. The first direction always points down.
-    """
+
+@_compiled
+def _others(
+    total, start, values, saturate, weights, zeros, edges, r, label, ring, base, down, right, across
+):  # fmt: skip
+    """total = start + Kᵀ(values), or start + Kᵀ tanh(values), at row r, for all directions but the
+    first and `across`; leaves W·values in the ring for the rows below."""
     columns = total.size
-    above = _shifted(ring[base[0] + r % down[0], label], -right[0], columns)
-    for x in range(columns):
-        total[x] = start[x] + above[x]
+    _copy(total, start)
     for e in range(1, down.size):
-        if down[e] > 0:
-            above = _shifted(ring[base[e] + r % down[e], label], -right[e], columns)
-            for x in range(columns):
-                total[x] += above[x]
-    for e in range(down.size):
-        line = ring[base[e] + r % max(down[e], 1), label]
+        if e == across:
+            continue
+        line = ring[base[e] + r % down[e], label]
+        above = _shifted(line, -right[e], columns)
+        for x in range(columns):
+            total[x] += above[x]
         row = _shifted(line, 0, columns)
         w = _weight_row(weights[e], zeros, edges[e, r])
         here = values[e]
-        if saturate:
-            for x in range(columns):
-                y = w[x] * tanh(here[x])
-                row[x] = y
-                total[x] -= y
-        else:
-            for x in range(columns):
-                y = w[x] * here[x]
-                row[x] = y
-                total[x] -= y
-        if down[e] == 0:
-            left = _shifted(line, -right[e], columns)
-            for x in range(columns):
-                total[x] += left[x]
+        for x in range(columns):
+            y = w[x] * (tanh(here[x]) if saturate else here[x])
+            row[x] = y
+            total[x] -= y
+
+
+@_line
+def _force_line(a, top, start, above, b_down, b_across, w_down, w_across, tau, shrink):
+    """a − τ(start + Kᵀ tanh b), shrunk, and its maximum with `top`; W tanh b for the row below."""
+    distinct()
+    left = a.dtype.type(0)
+    for x in range(a.size):
+        down = w_down[x] * tanh(b_down[x])
+        across = w_across[x] * tanh(b_across[x])
+        value = (a[x] - tau * (start[x] + above[x] - down - across + left)) * shrink
+        left = across
+        above[x] = down
+        a[x] = value
+        top[x] = value if value > top[x] else top[x]
+
+
+@_line
+def _power_line(a, power, top, total, flush):
+    """a − top, and its exponential, added to the total."""
+    distinct()
+    zero = a.dtype.type(0)
+    for x in range(a.size):
+        value = a[x] - top[x]
+        a[x] = value
+        y = exp(value)
+        y = y if y > flush else zero
+        power[x] = y
+        total[x] += y
+
+
+@_line
+def _lead_line(u, power, total, lead):
+    """The new u = power/total, and 2u⁺ − u."""
+    distinct()
+    for x in range(u.size):
+        new = power[x] * total[x]
+        lead[x] = new + new - u[x]
+        u[x] = new
+
+
+@_line
+def _invert_line(total):
+    for x in range(total.size):
+        total[x] = total.dtype.type(1) / total[x]
 
 
 @_compiled
 def _primal_row(
-    a, u, cost, b, tape, mean, weights, zeros, edges, r, tau, shrink, flush,
-    ring, base, down, right, lead, work,
+    a, u, cost, b, weights, zeros, edges, r, tau, shrink, flush,
+    ring, base, down, right, across, lead, power, total, top,
 ):  # fmt: skip
     """aᵏ⁺¹ and uᵏ⁺¹ of one row, and 2uᵏ⁺¹ − uᵏ for the dual update that follows."""
     labels, columns = a.shape
-    total, top = work[labels], work[labels + 1]
-    zero, one = a.dtype.type(0), a.dtype.type(1)
+    for x in range(columns):
+        top[x] = -math.inf
     for label in range(labels):
-        _adjoint_row(
-            total, cost[label], b[label], True, weights[label % weights.shape[0]], zeros, edges,
-            r, label, ring, base, down, right,
+        w = weights[label % weights.shape[0]]
+        start = cost[label]
+        if down.size > 2:
+            _others(
+                total, start, b[label], True, w, zeros, edges,
+                r, label, ring, base, down, right, across,
+            )  # fmt: skip
+            start = total
+        _force_line(
+            a[label], top, start, _shifted(ring[r % down[0], label], 0, columns),
+            b[label, 0], b[label, across],
+            _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
+            tau, shrink,
         )  # fmt: skip
-        row = a[label]
-        if label == 0:
-            for x in range(columns):
-                value = (row[x] - tau * total[x]) * shrink
-                row[x] = value
-                top[x] = value
-        else:
-            for x in range(columns):
-                value = (row[x] - tau * total[x]) * shrink
-                row[x] = value
-                top[x] = value if value > top[x] else top[x]
     _clear(total)
     for label in range(labels):
-        row, power = a[label], work[label]
-        for x in range(columns):
-            value = row[x] - top[x]
-            row[x] = value
-            y = exp(value)
-            y = y if y > flush else zero
-            power[x] = y
-            total[x] += y
-    for x in range(columns):
-        total[x] = one / total[x]
+        _power_line(a[label], power[label], top, total, flush)
+    _invert_line(total)
     for label in range(labels):
-        power, old, extrapolated = work[label], u[label], _shifted(lead[label], 0, columns)
-        for x in range(columns):
-            new = power[x] * total[x]
-            extrapolated[x] = new + new - old[x]
-            old[x] = new
-    if tape.size > 0:
-        for label in range(labels):
-            _copy(tape[label], u[label])
-    if mean.size > 0:
-        for label in range(labels):
-            row, new = mean[label], u[label]
-            for x in range(columns):
-                row[x] += new[x]
+        _lead_line(u[label], power[label], total, _shifted(lead[label], 0, columns))
+
+
+@_line
+def _dual_line(b_down, b_across, w_down, w_across, here, below, beside, sigma):
+    """b + σK(lead) of one line."""
+    distinct()
+    for x in range(b_down.size):
+        b_down[x] += sigma * w_down[x] * (below[x] - here[x])
+        b_across[x] += sigma * w_across[x] * (beside[x] - here[x])
+
+
+@_line
+def _dual_line_of(b, w, here, there, sigma):
+    """The same, for one direction."""
+    distinct()
+    for x in range(b.size):
+        b[x] += sigma * w[x] * (there[x] - here[x])
 
 
 @_compiled
-def _dual_row(b, weights, zeros, edges, r, sigma, lead, down, right):
+def _dual_row(b, weights, zeros, edges, r, sigma, lead, down, right, across):
     """bᵏ⁺¹ = bᵏ + σK(2uᵏ⁺¹ − uᵏ) of one row."""
     labels, directions, columns = b.shape
     depth = lead.shape[0]
     for label in range(labels):
+        w = weights[label % weights.shape[0]]
         here = _shifted(lead[r % depth, label], 0, columns)
-        for e in range(directions):
-            if edges[e, r] < 0:
-                continue
-            there = _shifted(lead[(r + down[e]) % depth, label], right[e], columns)
-            w = weights[label % weights.shape[0], e, edges[e, r]]
-            row = b[label, e]
-            for x in range(columns):
-                row[x] += sigma * w[x] * (there[x] - here[x])
+        _dual_line(
+            b[label, 0], b[label, across],
+            _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
+            here, _shifted(lead[(r + down[0]) % depth, label], 0, columns),
+            _shifted(lead[r % depth, label], 1, columns), sigma,
+        )  # fmt: skip
+        for e in range(1, directions):
+            if e != across and edges[e, r] >= 0:
+                there = _shifted(lead[(r + down[e]) % depth, label], right[e], columns)
+                _dual_line_of(b[label, e], w[e, edges[e, r]], here, there, sigma)
 
 
 @_compiled
 def advance(
-    a, u, b, first_row, own, count, cost, tape, mean, nothing, weights, zeros, edges,
-    tau, sigma, shrink, flush, base, down, right, ring, lead, work,
+    a, u, b, first_row, own, count, cost, tape, tape_mirror, mean, weights, zeros, edges,
+    tau, sigma, shrink, flush, base, down, right, across, ring, lead, power, work,
 ):  # fmt: skip
     """`count` iterations on the rows `own` of a band that starts at `first_row`, in place.
 
     The rows beyond `own` are a margin that shrinks by the reach of ∇ with every iteration; only
-    rows of `own` are written to the tape and the mean.
+    rows of `own` are written to the tape (u, or a with `tape_mirror`) and added to the mean.
     """
     rows = edges.shape[1]
     reach = lead.shape[1] - 1
@@ -201,190 +263,316 @@ def advance(
             r = t - j * reach
             start = max(0, low - (count - 1 - j) * reach)
             stop = min(rows, high + (count - 1 - j) * reach)
+            i = r - first_row
             if start - reach <= r < start and r >= 0:
-                i = r - first_row
-                for label in range(a.shape[1]):
-                    _adjoint_row(
-                        work[0], zeros, b[i, label], True, weights[label % weights.shape[0]],
-                        zeros, edges, r, label, ring[j], base, down, right,
-                    )  # fmt: skip
+                _fill_ring(b[i], True, weights, zeros, edges, r, ring[j], base, down)
             elif start <= r < min(rows, stop + reach):
-                i = r - first_row
-                owned = low <= r < high
                 _primal_row(
-                    a[i], u[i], cost[r], b[i],
-                    tape[j, r] if owned and tape.shape[0] > 0 else nothing,
-                    mean[r] if owned and mean.shape[0] > 0 else nothing,
-                    weights, zeros, edges, r, tau, shrink, flush,
-                    ring[j], base, down, right, lead[j, r % depth], work,
+                    a[i], u[i], cost[r], b[i], weights, zeros, edges, r, tau, shrink, flush,
+                    ring[j], base, down, right, across, lead[j, r % depth], power, work[0], work[1],
                 )  # fmt: skip
+                if low <= r < high:
+                    if tape.shape[0] > 0:
+                        row, source = tape[j, r], a[i] if tape_mirror else u[i]
+                        _stream(row.reshape(row.size), source.reshape(source.size))
+                    if mean.shape[0] > 0:
+                        _add_rows(mean[r].reshape(mean[r].size), u[i].reshape(u[i].size))
             if start <= r - reach < stop:
                 _dual_row(
-                    b[r - reach - first_row], weights, zeros, edges, r - reach, sigma,
-                    lead[j], down, right,
+                    b[i - reach], weights, zeros, edges, r - reach, sigma,
+                    lead[j], down, right, across,
                 )  # fmt: skip
 
 
-@_compiled
-def _reverse_primal_row(
-    s, g, q, u, u_before, mean_bar, cost_bar, cost, weights, zeros, edges, r, sigma, shrink, flush,
-    log_weight, force_weight, owned, ring, base, down, right, lead, slope, work, sums,
+@_line
+def _add_rows(row, source):
+    distinct()
+    for x in range(row.size):
+        row[x] += source[x]
+
+
+@_line
+def _cotangent_line(
+    g, u_bar, inner, dot, lead, q_above, w_above, q_down, q_across, w_down, w_across, start, extra,
+    u, u_before, sigma,
 ):  # fmt: skip
-    """The cotangent of aᵏ⁺¹ of one row, scaled by 1/(1 + τε); adds to the gradient of the cost."""
-    labels, columns = s.shape
-    total, inner, dot = work[labels], work[labels + 1], work[labels + 2]
+    """ū = σ(2Kᵀq − the last Kᵀq) + extra; adds to ⟨u, ū⟩ and, as `dot`, to the gradient of σ."""
+    distinct()
+    left = g.dtype.type(0)
+    for x in range(g.size):
+        across = w_across[x] * q_across[x]
+        total = start[x] + w_above[x] * q_above[x] - w_down[x] * q_down[x] - across + left
+        left = across
+        y = sigma * (total + total - g[x]) + extra[x]
+        g[x] = total
+        u_bar[x] = y
+        inner[x] += u[x] * y
+        ahead = u[x] + u[x] - u_before[x]
+        lead[x] = ahead
+        dot[x] += total * ahead
+
+
+@_line
+def _centre_line(u_bar, u, inner, rest):
+    """ū − ⟨u, ū⟩, and its own mean `rest`, which rounding leaves.
+
+    Where one u is almost one, its ū and ⟨u, ū⟩ cancel: without `rest` the labels' cotangents, which
+    have to sum to zero, drift away from it as the iterations go on.
+    """
+    distinct()
+    for x in range(u.size):
+        y = u_bar[x] - inner[x]
+        u_bar[x] = y
+        rest[x] += u[x] * y
+
+
+@_line
+def _slope_line(s, u_bar, u, rest, shrink, flush):
+    """The cotangent of a, v = (s + u ⊙ (ū − ⟨u, ū⟩))/(1 + τε)."""
+    distinct()
     zero = s.dtype.type(0)
-    _clear(inner)
-    _clear(dot)
-    for label in range(labels):
-        _adjoint_row(
-            total, zeros, q[label], False, weights[label % weights.shape[0]], zeros, edges,
-            r, label, ring, base, down, right,
-        )  # fmt: skip
-        u_bar, before = work[label], g[label]
-        for x in range(columns):
-            u_bar[x] = sigma * (total[x] + total[x] - before[x])
-            before[x] = total[x]
-        if mean_bar.size > 0:
-            extra = mean_bar[label]
-            for x in range(columns):
-                u_bar[x] += extra[x]
-        probability, old = u[label], u_before[label]
-        extrapolated = _shifted(lead[label], 0, columns)
-        for x in range(columns):
-            inner[x] += probability[x] * u_bar[x]
-        for x in range(columns):
-            y = probability[x] + probability[x] - old[x]
-            extrapolated[x] = y
-            dot[x] += total[x] * y
-    if owned:
-        _add_to(sums[0], dot, 1.0)
-    for label in range(labels):
-        row, u_bar, probability = s[label], work[label], u[label]
-        line, gradient = _shifted(slope[label], 0, columns), cost_bar[label]
-        for x in range(columns):
-            y = probability[x]
-            u_bar[x] = (y if y > flush else zero) * (u_bar[x] - inner[x])
-        for x in range(columns):
-            value = (row[x] + u_bar[x]) * shrink
-            value = value if abs(value) > flush else zero
-            row[x] = value
-            line[x] = value
-        if owned:
-            for x in range(columns):
-                gradient[x] += row[x]
-    if owned and log_weight != 0:
-        _clear(dot)
-        tiny = flush * flush
-        for label in range(labels):
-            row, probability = work[label], u[label]
-            for x in range(columns):
-                y = probability[x]
-                dot[x] += row[x] * log(y if y > tiny else tiny)
-        _add_to(sums[2], dot, log_weight)
-        _clear(dot)
-        for label in range(labels):
-            row, here = s[label], cost[label]
-            for x in range(columns):
-                dot[x] += row[x] * here[x]
-        _add_to(sums[3], dot, force_weight)
+    for x in range(s.size):
+        y = u[x]
+        value = (s[x] + (y if y > flush else zero) * (u_bar[x] - rest[x])) * shrink
+        s[x] = value if abs(value) > flush else zero
 
 
-@_compiled
-def _reverse_dual_row(
-    b, q, weight_bar, weights, zeros, edges, r, tau, sigma, flush, force_weight, owned,
-    lead, slope, down, right, work, sums,
+@_line
+def _slope_and_cost_line(s, cost_bar, pair, u_bar, u, rest, shrink, flush):
+    """The same; adds v to the gradient of the cost, and if `pair` is one the v before it."""
+    distinct()
+    zero = s.dtype.type(0)
+    for x in range(s.size):
+        y, before = u[x], s[x]
+        value = (before + (y if y > flush else zero) * (u_bar[x] - rest[x])) * shrink
+        value = value if abs(value) > flush else zero
+        s[x] = value
+        cost_bar[x] += value + pair * before
+
+
+@_line
+def _mean_force_line(mean, u, cost, a, epsilon):
+    """mean += u ⊙ (c + εa)."""
+    distinct()
+    for x in range(mean.size):
+        mean[x] += u[x] * (cost[x] + epsilon * a[x])
+
+
+@_line
+def _force_sum_line(dot, v, cost, a, mean, epsilon):
+    """dot += v ⊙ (c + εa − mean), where the mean only spares rounding: over labels Σ v = 0."""
+    distinct()
+    for x in range(dot.size):
+        dot[x] += v[x] * (cost[x] + epsilon * a[x] - mean[x])
+
+
+@_line
+def _reverse_dual_line(
+    b_down, b_across, q_down, q_across, w_down, w_across, bar_down, bar_across, here, below, beside,
+    slope_here, slope_below, slope_beside, dot, tau, sigma, flush,
 ):  # fmt: skip
-    """Rebuilds bᵏ from bᵏ⁺¹ and takes the cotangent of one to that of the other."""
+    """bᵏ from bᵏ⁺¹, the cotangent of one from that of the other; adds to the gradients of the
+    weights and, as `dot`, of τ."""
+    distinct()
+    zero, one, four = dot.dtype.type(0), dot.dtype.type(1), dot.dtype.type(4)
+    for x in range(dot.size):
+        rise = sigma * (below[x] - here[x])
+        fall = tau * (slope_below[x] - slope_here[x])
+        y = b_down[x] - w_down[x] * rise
+        b_down[x] = y
+        e = exp_twice(y)
+        d = one / (e + one)
+        p = (e - one) * d
+        bar_down[x] += q_down[x] * rise - p * fall
+        change = w_down[x] * fall
+        value = q_down[x] - four * (e * d) * d * change
+        q_down[x] = value if abs(value) > flush else zero
+        total = p * change
+
+        rise = sigma * (beside[x] - here[x])
+        fall = tau * (slope_beside[x] - slope_here[x])
+        y = b_across[x] - w_across[x] * rise
+        b_across[x] = y
+        e = exp_twice(y)
+        d = one / (e + one)
+        p = (e - one) * d
+        bar_across[x] += q_across[x] * rise - p * fall
+        change = w_across[x] * fall
+        value = q_across[x] - four * (e * d) * d * change
+        q_across[x] = value if abs(value) > flush else zero
+        dot[x] += total + p * change
+
+
+@_line
+def _reverse_dual_line_of(
+    b, q, w, bar, here, there, slope_here, slope_there, dot, tau, sigma, flush
+):  # fmt: skip
+    """The same, for one direction."""
+    distinct()
+    zero, one, four = dot.dtype.type(0), dot.dtype.type(1), dot.dtype.type(4)
+    for x in range(dot.size):
+        rise = sigma * (there[x] - here[x])
+        fall = tau * (slope_there[x] - slope_here[x])
+        y = b[x] - w[x] * rise
+        b[x] = y
+        e = exp_twice(y)
+        d = one / (e + one)
+        p = (e - one) * d
+        bar[x] += q[x] * rise - p * fall
+        change = w[x] * fall
+        value = q[x] - four * (e * d) * d * change
+        q[x] = value if abs(value) > flush else zero
+        dot[x] += p * change
+
+
+@_inlined
+def _field_line(flat, row, label, labels, shift, columns):
+    """A line of a field that has margins at its two ends, from `shift` columns further left.
+
+    At the ends of a line this looks into other lines, where the weight is zero.
+    """
+    start = MARGIN + (row * labels + label) * columns + shift
+    return flat[start : start + columns]
+
+
+@_line
+def _reverse_dual_lines(
+    b, q, weight_bar, w, zeros, edges, r, i, label, tau, sigma, flush, lead, slope,
+    down, right, across, dot,
+):  # fmt: skip
+    """Rebuilds bᵏ from bᵏ⁺¹ and takes the cotangent of one to that of the other: row r, one label.
+
+    Row r is row i of the band, and its v are in `slope`.
+    """
     labels, directions, columns = b.shape
     depth = lead.shape[0]
-    zero, one = b.dtype.type(0), b.dtype.type(1)
-    saturated, change, dot = work[0], work[1], work[2]
-    _clear(dot)
-    for label in range(labels):
-        here = _shifted(lead[r % depth, label], 0, columns)
-        here_slope = _shifted(slope[r % depth, label], 0, columns)
-        for e in range(directions):
-            if edges[e, r] < 0:
-                continue
-            next_row = (r + down[e]) % depth
-            there = _shifted(lead[next_row, label], right[e], columns)
-            there_slope = _shifted(slope[next_row, label], right[e], columns)
-            w = weights[label % weights.shape[0], e, edges[e, r]]
-            dual, cotangent = b[label, e], q[label, e]
-            for x in range(columns):
-                y = dual[x] - sigma * w[x] * (there[x] - here[x])
-                dual[x] = y
-                saturated[x] = tanh(y)
-            if owned:
-                gradient = weight_bar[label % weight_bar.shape[0], e]
-                for x in range(columns):
-                    rise = sigma * (there[x] - here[x])
-                    fall = tau * (there_slope[x] - here_slope[x])
-                    gradient[x] += cotangent[x] * rise - saturated[x] * fall
-            for x in range(columns):
-                change[x] = tau * w[x] * (there_slope[x] - here_slope[x])
-            for x in range(columns):
-                y = change[x]
-                p = saturated[x]
-                dot[x] += p * y
-                value = cotangent[x] - (one - p * p) * y
-                cotangent[x] = value if abs(value) > flush else zero
-    if owned:
-        _add_to(sums[1], dot, force_weight)
+    line = lead[r % depth, label]
+    here, slope_here = _shifted(line, 0, columns), _field_line(slope, i, label, labels, 0, columns)
+    # Without a neighbour below, any line will do: its weight is zero.
+    below = down[0] if edges[0, r] >= 0 else 0
+    _reverse_dual_line(
+        b[label, 0], b[label, across], q[label, 0], q[label, across],
+        _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
+        weight_bar[0], weight_bar[across],
+        here, _shifted(lead[(r + below) % depth, label], 0, columns), _shifted(line, 1, columns),
+        slope_here, _field_line(slope, i + below, label, labels, 0, columns),
+        _field_line(slope, i, label, labels, 1, columns), dot, tau, sigma, flush,
+    )  # fmt: skip
+    for e in range(1, directions):
+        if e != across and edges[e, r] >= 0:
+            _reverse_dual_line_of(
+                b[label, e], q[label, e], w[e, edges[e, r]], weight_bar[e],
+                here, _shifted(lead[(r + down[e]) % depth, label], right[e], columns),
+                slope_here, _field_line(slope, i + down[e], label, labels, right[e], columns),
+                dot, tau, sigma, flush,
+            )  # fmt: skip
 
 
 @_compiled
 def retreat(
-    s, g, q, b, first_row, own, count, last, tape, mean_bar, nothing, cost_bar, weight_bar, cost,
-    weights, zeros, edges, tau, sigma, shrink, flush, growth,
-    base, down, right, ring, lead, slope, work, sums,
+    s, slope, g, q, b, u, first_row, own, count, tape, mean_bar, nothing, cost_bar, weight_bar,
+    cost, weights, zeros, edges, tau, sigma, shrink, epsilon, flush, tiny, base, down, right,
+    across, ring, lead, u_bar, before, waste, work, to_steps, sums,
 ):  # fmt: skip
-    """`count` iterations of the reverse sweep, from iterate `last` down, in place.
+    """`count` iterations of the reverse sweep, in place.
 
-    `tape[i]` holds the primal iterate last − count + i. `growth` is ετ/(1 + τε): with ε > 0 the
-    gradient of τ weighs what iteration k contributes by 1 + k·growth (see `step_gradients`).
+    `tape[i]` holds the primal iterate i, of which count + 1 are needed: u, or with ε > 0 a, from
+    which u is computed again and kept. `slope` is s, flat and with margins at its ends. Rows of the
+    margin leave the gradients of their weights in `waste`. Only with `to_steps` do the `sums` for
+    the gradients of σ and τ mean anything.
+
+    A line of the dual of one iteration is followed at once by that of the primal of the next.
     """
+    labels, columns = s.shape[1:]
     rows = edges.shape[1]
     reach = lead.shape[1] - 1
     low, high = own
     _clear(ring)
     _clear(lead)
-    _clear(slope)
     depth = lead.shape[1]
+    one, zero = s.dtype.type(1), s.dtype.type(0)
+    inner, total, unused, dots = work[0], work[1], work[2], work[3:6]
+    _clear(dots)
     for t in range(max(0, low - count * reach), rows + count * reach + 1):
-        if t - (count - 1) * reach - reach >= high:
+        if t - count * reach >= high:
             break
-        for j in range(count):
+        for j in range(count + 1):
+            # The dual of iteration j − 1 and the primal of iteration j, both in row r.
             r = t - j * reach
-            start = max(0, low - (count - 1 - j) * reach)
-            stop = min(rows, high + (count - 1 - j) * reach)
-            k = last - 1 - j
-            force_weight = 1 + k * growth
-            log_weight = (k + 1) * growth
-            if start - reach <= r < start and r >= 0:
-                i = r - first_row
-                for label in range(s.shape[1]):
-                    _adjoint_row(
-                        work[0], zeros, q[i, label], False, weights[label % weights.shape[0]],
-                        zeros, edges, r, label, ring[j], base, down, right,
+            i = r - first_row
+            margin = (count - 1 - j) * reach
+            start, stop = max(0, low - margin), min(rows, high + margin)
+            primal = j < count and start <= r < min(rows, stop + reach)
+            dual = j > 0 and max(0, start - reach) <= r < min(rows, high + margin + reach)
+            owned = low <= r < high
+            new = old = before
+            if primal:
+                new, old = tape[count - j, r], tape[count - j - 1, r]
+                if epsilon > 0:
+                    _soften_row(before, old, total, tiny)
+                    new, old = u[i], before
+                _clear(inner)
+            for label in range(labels if primal or dual else 0):
+                w = weights[label % weights.shape[0]]
+                if dual:
+                    bars = weight_bar[r] if owned else waste
+                    _reverse_dual_lines(
+                        b[i], q[i], bars[label % bars.shape[0]], w, zeros, edges, r, i, label,
+                        tau, sigma, flush, lead[j - 1], slope, down, right, across,
+                        dots[1] if owned else unused,
                     )  # fmt: skip
-            elif start <= r < min(rows, stop + reach):
-                i = r - first_row
-                _reverse_primal_row(
-                    s[i], g[i], q[i], tape[count - j, r], tape[count - j - 1, r],
-                    mean_bar[r] if mean_bar.shape[0] > 0 else nothing,
-                    cost_bar[r], cost[r], weights, zeros, edges, r, sigma, shrink, flush,
-                    log_weight, force_weight, low <= r < high,
-                    ring[j], base, down, right, lead[j, r % depth], slope[j, r % depth], work, sums,
+                if not primal:
+                    continue
+                begin = zeros
+                if down.size > 2:
+                    _others(
+                        total, zeros, q[i, label], False, w, zeros, edges,
+                        r, label, ring[j], base, down, right, across,
+                    )  # fmt: skip
+                    begin = total
+                above = r - down[0]
+                _cotangent_line(
+                    g[i, label], u_bar[label], inner, dots[0] if owned else unused,
+                    _shifted(lead[j, r % depth, label], 0, columns),
+                    q[i - down[0], label, 0] if above >= 0 else zeros,
+                    _weight_row(w[0], zeros, edges[0, above]) if above >= 0 else zeros,
+                    q[i, label, 0], q[i, label, across], _weight_row(w[0], zeros, edges[0, r]),
+                    _weight_row(w[across], zeros, edges[across, r]), begin,
+                    mean_bar[r, label] if mean_bar.shape[0] > 0 else zeros,
+                    new[label], old[label], sigma,
                 )  # fmt: skip
-            if start <= r - reach < stop:
-                i = r - reach
-                _reverse_dual_row(
-                    b[i - first_row], q[i - first_row], weight_bar[i],
-                    weights, zeros, edges, i, tau, sigma, flush, force_weight, low <= i < high,
-                    lead[j], slope[j], down, right, work, sums,
-                )  # fmt: skip
+            if to_steps and dual and owned:
+                _add_to(sums[1], dots[1])
+            if not primal:
+                if j < count and max(0, start - reach) <= r < start and down.size > 2:
+                    _fill_ring(q[i], False, weights, zeros, edges, r, ring[j], base, down)
+                continue
+            if to_steps and owned:
+                _add_to(sums[0], dots[0])
+            _clear(total)
+            for label in range(labels):
+                _centre_line(u_bar[label], new[label], inner, total)
+            for label in range(labels):
+                # The gradient of the cost is fetched for two iterations at a time.
+                if owned and (j % 2 == 1 or j == count - 1):
+                    _slope_and_cost_line(
+                        s[i, label], cost_bar[r, label], one if j % 2 == 1 else zero,
+                        u_bar[label], new[label], total, shrink, flush,
+                    )  # fmt: skip
+                else:
+                    _slope_line(s[i, label], u_bar[label], new[label], total, shrink, flush)
+            if epsilon > 0:
+                if to_steps and owned:
+                    a = tape[count - j, r]
+                    _clear(total)
+                    for label in range(labels):
+                        _mean_force_line(total, new[label], cost[r, label], a[label], epsilon)
+                    for label in range(labels):
+                        _force_sum_line(
+                            dots[2], s[i, label], cost[r, label], a[label], total, epsilon
+                        )
+                    _add_to(sums[2], dots[2])
+                _copy(new.reshape(new.size), before.reshape(before.size))
 
 
 @_compiled
@@ -406,12 +594,13 @@ def exchange(field, first_rows, owned, bands, depth):
 
 
 @_compiled
-def load(rows, first_row, source, factor):
-    """rows[r] = factor · source[:, first_row + r], as far as the source goes; pads with zeros."""
-    planes, height, width = source.shape
-    for i in range(min(rows.shape[0], height - first_row)):
+def load(rows, first, last, source, factor):
+    """rows[r] = factor · source[:, r] for first ≤ r < last, padded with zeros."""
+    distinct()
+    planes, _, width = source.shape
+    for r in range(first, last):
         for plane in range(planes):
-            row, line = rows[i, plane], source[plane, first_row + i]
+            row, line = rows[r, plane], source[plane, r]
             for x in range(width):
                 row[x] = factor * line[x]
             for x in range(width, row.size):
@@ -419,13 +608,13 @@ def load(rows, first_row, source, factor):
 
 
 @_compiled
-def store(target, rows, first_row, own, factor):
-    """target[:, r] = factor · rows[r − first_row] for the rows r of `own`."""
+def store(target, rows, first, last, factor):
+    """target[:, r] = factor · rows[r] for first ≤ r < last."""
+    distinct()
     planes, _, width = target.shape
-    low, high = own
-    for r in range(low, high):
+    for r in range(first, last):
         for plane in range(planes):
-            line, row = target[plane, r], rows[r - first_row, plane]
+            line, row = target[plane, r], rows[r, plane]
             for x in range(width):
                 line[x] = factor * row[x]
 
@@ -443,32 +632,53 @@ def recentre(rows):
 
 
 @_compiled
-def soften(rows):
-    """Turns mirror variables into probabilities, u = softmax(a), in place."""
-    for i in range(rows.shape[0]):
-        for x in range(rows.shape[2]):
-            top = rows[i, 0, x]
-            for label in range(1, rows.shape[1]):
-                top = max(top, rows[i, label, x])
-            total = rows.dtype.type(0)
-            for label in range(rows.shape[1]):
-                power = exp(rows[i, label, x] - top)
-                rows[i, label, x] = power
-                total += power
-            for label in range(rows.shape[1]):
-                rows[i, label, x] /= total
+def soften(u, a, total, flush):
+    """u = softmax(a) of mirror variables whose maximum over the labels is zero."""
+    for i in range(u.shape[0]):
+        _soften_row(u[i], a[i], total, flush)
+
+
+@_line
+def _soften_line(u, a, total, flush):
+    distinct()
+    zero = u.dtype.type(0)
+    for x in range(u.size):
+        y = exp(a[x])
+        y = y if y > flush else zero
+        u[x] = y
+        total[x] += y
+
+
+@_line
+def _scale_line(u, factor):
+    distinct()
+    for x in range(u.size):
+        u[x] *= factor[x]
+
+
+@_compiled
+def _soften_row(u, a, total, flush):
+    _clear(total)
+    for label in range(u.shape[0]):
+        _soften_line(u[label], a[label], total, flush)
+    _invert_line(total)
+    for label in range(u.shape[0]):
+        _scale_line(u[label], total)
 
 
 @_compiled
 def through_softmax(rows, u, u_bar):
     """rows += u ⊙ (ū − ⟨u, ū⟩): the cotangent of a = log u that the one of u leaves."""
+    zero = rows.dtype.type(0)
     for i in range(rows.shape[0]):
         for x in range(rows.shape[2]):
-            inner = rows.dtype.type(0)
+            inner, rest = zero, zero
             for label in range(rows.shape[1]):
                 inner += u[i, label, x] * u_bar[i, label, x]
             for label in range(rows.shape[1]):
-                rows[i, label, x] += u[i, label, x] * (u_bar[i, label, x] - inner)
+                rest += u[i, label, x] * (u_bar[i, label, x] - inner)
+            for label in range(rows.shape[1]):
+                rows[i, label, x] += u[i, label, x] * (u_bar[i, label, x] - inner - rest)
 
 
 @_compiled
