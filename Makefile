@@ -39,8 +39,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Run the README's program; it prints where its picture is
-	@$(BIN)/python examples/readme.py
+demo: $(STAMP) ## README's program, toy and segmentation in a few minutes; prints where the pictures are
+	@$(BIN)/python examples/demo.py
 
 test: lint ## Lint, then run all tests
 	$(say) 'pytest'

@@ -1,11 +1,16 @@
 """The README's program runs as printed and does what it says."""
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 
+import pytest
 import torch
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "readme.py"
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "readme.py"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_program_learns_and_its_picture_is_drawn(tmp_path, monkeypatch, capsys):
@@ -23,3 +28,33 @@ def test_the_readme_program_learns_and_its_picture_is_drawn(tmp_path, monkeypatc
     assert (tmp_path / "readme.png").stat().st_size > 10_000
     single, learned = (float(w.split()[-2]) for w in capsys.readouterr().out.strip().split(","))
     assert learned > single + 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("network alone, control", "control"),
+        ("contrast weights", "contrast"),
+        ("learned weights", "global"),
+        ("the paper's loss", "paper-loss"),
+    ],
+)
+def test_the_scores_are_those_of_the_result_file(words, name):
+    results = json.loads((ROOT / "experiments/segment/table/results.json").read_text())
+    (line,) = re.findall(rf"^\|[^|]*{words} \|(.*)\|$", README, flags=re.MULTILINE)
+    test = results["rows"][name]["test"]
+    expected = [f"{test[key]['mean']:.2f} ± {test[key]['std']:.2f}" for key in ("accuracy", "iou")]
+    assert [cell.strip() for cell in line.split("|")] == expected
+
+
+def test_the_layer_s_time_is_that_of_the_result_file():
+    results = json.loads((ROOT / "benchmarks/results/potts_h200.json").read_text())
+    measured = results["problems"]["5x3x240x320"]["ours, the module"]["both_ms"]
+    (printed,) = re.findall(r"([\d.]+) ms forward and reverse", README)
+    assert printed == f"{measured:.1f}"
+
+
+def test_every_file_the_readme_points_to_exists():
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []

@@ -14,6 +14,7 @@ from legato.cli.fail import fail
 from legato.cli.load import LoadError, load
 from legato.cli.plots import save_plot
 from legato.cli.render import render
+from legato.cli.segment import segment
 from legato.cli.toy import toy
 from legato.diagnose import diagnose
 from legato.errors import LegatoError
@@ -80,3 +81,4 @@ def doctor(
 
 
 app.command()(toy)
+app.add_typer(segment, name="segment")

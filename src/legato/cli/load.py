@@ -1,4 +1,4 @@
-"""Getting a problem out of a user's file."""
+"""Getting a problem or a network out of a user's file."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ class LoadError(Exception):
 
 def load(target: str) -> tuple[Any, ...]:
     """What the factory of ``FILE.py:factory`` returns: three or four things."""
+    made = call_factory(target)
+    if not isinstance(made, tuple) or len(made) not in (3, 4):
+        name = target.rpartition(":")[2]
+        given = f"{len(made)} values" if isinstance(made, tuple) else type(made).__name__
+        raise LoadError(f"{name}() returned {given}, but {WANTED} is wanted.")
+    return made
+
+
+def call_factory(target: str, *arguments: object) -> Any:
+    """Import FILE.py of ``FILE.py:factory`` and call that function, or class, in it."""
     path, separator, name = target.rpartition(":")
     if not separator or not path or not name:
         raise LoadError(
@@ -32,13 +42,10 @@ def load(target: str) -> tuple[Any, ...]:
     if not callable(factory):
         raise LoadError(f"{name} in {path} is a {type(factory).__name__}, not a function.")
     try:
-        made = factory()
+        return factory(*arguments)
     except Exception as error:
-        raise LoadError(f"{name}() raised {_describe(error, path)}") from error
-    if not isinstance(made, tuple) or len(made) not in (3, 4):
-        given = f"{len(made)} values" if isinstance(made, tuple) else type(made).__name__
-        raise LoadError(f"{name}() returned {given}, but {WANTED} is wanted.")
-    return made
+        written = ", ".join(map(str, arguments))
+        raise LoadError(f"{name}({written}) raised {_describe(error, path)}") from error
 
 
 _NAME = "legato_doctor_target"

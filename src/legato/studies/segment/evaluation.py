@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
+from legato.errors import InputError
 from legato.studies.segment.data import IGNORE, Batch, Dataset, Sample, collate
 from legato.studies.segment.global_layer import Segmenter
 
@@ -24,19 +25,21 @@ class Score:
 
     accuracy: float
     iou: float
-    iou_per_class: tuple[float, ...]
+    iou_per_class: tuple[float | None, ...]  # None where a class neither occurs nor is predicted
     images: int
 
     @classmethod
     def of(cls, confusion: Tensor, images: int) -> Score:
         """From a confusion matrix, truth along rows; classes that occur nowhere do not count."""
         confusion = confusion.double()
+        if confusion.sum() == 0:
+            raise InputError("There is no labelled pixel, so there is nothing to measure.")
         right = confusion.diagonal()
         iou = right / (confusion.sum(0) + confusion.sum(1) - right)
         return cls(
             accuracy=100 * float(right.sum() / confusion.sum()),
             iou=100 * float(iou.nanmean()),
-            iou_per_class=tuple(100 * float(x) for x in iou),
+            iou_per_class=tuple(None if x.isnan() else 100 * float(x) for x in iou),
             images=images,
         )
 
@@ -63,6 +66,22 @@ def score(
         if keep is not None:
             keep.update(zip(found.names, labels.to(torch.uint8), strict=True))
     return Score.of(confusion, images)
+
+
+def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) -> Score:
+    """Score label maps that are there already, by the names of their images."""
+    known = {sample.name: sample for sample in (data[index] for index in range(len(data)))}
+    classes = 1 + max(
+        int(labels[labels != IGNORE].max())
+        for name, sample in known.items()
+        for labels in (sample.labels, found[name])
+    )
+    confusion = torch.zeros(classes, classes, dtype=torch.int64)
+    for name, sample in known.items():
+        confusion += multiclass_confusion_matrix(
+            found[name].long(), sample.labels.long(), classes, ignore_index=IGNORE
+        )
+    return Score.of(confusion, len(known))
 
 
 def evaluate(

@@ -81,8 +81,10 @@ class LearnedEdges(nn.Module):
         for project, feature in zip(list(self.project)[1:], features, strict=True):
             part = project(feature)
             if part.shape[-2:] != size:
-                # Strides are powers of two and sizes were rounded up at each of them.
-                stride = 1 << (-(-size[0] // part.shape[-2]) - 1).bit_length()
+                # Strides are powers of two and sizes were rounded up at each of them; an image of
+                # one row tells its stride by its columns.
+                ratio = max(-(-n // m) for n, m in zip(size, part.shape[-2:], strict=True))
+                stride = 1 << (ratio - 1).bit_length()
                 part = F.interpolate(
                     part, scale_factor=stride, mode="bilinear", align_corners=False
                 )[..., : size[0], : size[1]]

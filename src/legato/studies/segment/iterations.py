@@ -13,8 +13,8 @@ import torch
 from legato.errors import InputError
 from legato.studies.segment.data import IGNORE, Dataset, collate
 from legato.studies.segment.model import build
+from legato.studies.segment.pixel_loss import pixel_loss
 from legato.studies.segment.settings import LayerSettings, ModelSettings
-from legato.studies.segment.training import pixel_loss
 
 Report = Callable[[str], None]
 
@@ -28,8 +28,9 @@ class IterationSettings:
     steps: int = 1000
     lr: float = 1e-3
     loss: str = "paper"
-    weights: str = "uniform"
-    balance: float = 1.0
+    weights: str = "contrast"
+    # Small: smoothness and temperature then fit each other for all of these counts.
+    balance: float = 0.2
     averages: tuple[bool, ...] = (False, True)
     seed: int = 0
 

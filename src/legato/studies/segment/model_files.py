@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from legato.errors import CheckpointError, InputError
 from legato.studies.files import replacing
 from legato.studies.segment.global_layer import Segmenter
-from legato.studies.segment.model import build
-from legato.studies.segment.settings import ModelSettings
+from legato.studies.segment.model import attach, build
+from legato.studies.segment.settings import CUSTOM, ModelSettings
 
 _KEY = "legato_segmenter"
 
 
 def save_model(model: Segmenter, settings: ModelSettings, path: Path) -> None:
     """Write a model to a safetensors file, atomically."""
-    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    tensors = {
+        # Copies: two names of one tensor, as tied weights have, cannot be stored otherwise.
+        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for key, value in model.state_dict().items()
+    }
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata={_KEY: json.dumps(settings.to_dict())})
 
 
-def load_model(path: Path) -> tuple[Segmenter, ModelSettings]:
-    """Read a model of :func:`save_model`; the settings in the file say what it is."""
+def load_model(
+    path: Path, network: Callable[[int], nn.Module] | None = None
+) -> tuple[Segmenter, ModelSettings]:
+    """Read a model of :func:`save_model`; the settings in the file say what it is.
+
+    A network of the user's own is made by ``network(number of classes)``: the file names no code.
+    """
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -42,11 +54,21 @@ def load_model(path: Path) -> tuple[Segmenter, ModelSettings]:
         )
     try:
         settings = ModelSettings.from_dict(json.loads(metadata[_KEY]))
-        model = build(settings)
+        if (settings.network == CUSTOM) != (network is not None):
+            raise InputError(
+                "its network is your own: give it again with --network FILE.py:factory"
+                if network is None
+                else f"its network is {settings.network!r}: leave --network out"
+            )
+        if network is None:
+            model = build(settings)
+        else:
+            classes = len(settings.classes)
+            model = attach(network(classes), settings.layer, classes)
         model.load_state_dict(tensors)
     except (InputError, RuntimeError, json.JSONDecodeError) as error:
         raise CheckpointError(
-            f"The model in {path} does not fit its description ({error}). It was written by "
-            "another version, or is damaged."
+            f"The model in {path} cannot be built ({error}). Was it written by another version, "
+            "or from another network?"
         ) from error
     return model, settings

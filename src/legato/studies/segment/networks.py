@@ -133,7 +133,13 @@ def _vgg16_weights(path: Path | None) -> dict[str, Tensor]:
                 "torchvision's layout with --weights FILE, or train from nothing with --weights "
                 "random."
             ) from error
-        return vgg16(weights=VGG16_Weights.IMAGENET1K_V1).features.state_dict()
+        try:
+            return vgg16(weights=VGG16_Weights.IMAGENET1K_V1).features.state_dict()
+        except (OSError, RuntimeError) as error:  # no network, or half a file in its cache
+            raise InputError(
+                f"torchvision could not get VGG-16's weights ({error}). Where this machine is not "
+                "online, give a safetensors file with --weights FILE, or --weights random."
+            ) from error
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -149,12 +155,23 @@ def _vgg16_weights(path: Path | None) -> dict[str, Tensor]:
         for key, value in stored.items()
         if key.startswith("features.")
     }
-    if not features or set(features) != set(FCN32(2, hidden=1).features.state_dict()):
+    wanted = _vgg16_shapes()
+    found = {key: tuple(value.shape) for key, value in features.items()}
+    if found != wanted:
+        missing = sorted(set(wanted) - set(found))
+        other = sorted(key for key in set(wanted) & set(found) if wanted[key] != found[key])
         raise InputError(
             f"The weights {path} are not VGG-16's: keys features.0.weight … features.28.bias are "
-            f"needed, found {sorted(stored)[:3]} … ({len(stored)} in all)."
+            f"needed. Missing: {missing[:3] or 'none'}; of another shape: {other[:3] or 'none'}; "
+            f"the file holds {len(stored)} tensors, {sorted(stored)[:3]} …"
         )
     return features
+
+
+def _vgg16_shapes() -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):  # shapes without numbers
+        features = FCN32(2, hidden=1).features
+    return {key: tuple(value.shape) for key, value in features.state_dict().items()}
 
 
 def _normalised(image: Tensor) -> Tensor:

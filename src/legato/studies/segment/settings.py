@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from legato.errors import InputError
 
-NETWORKS = ("small", "fcn32")
+CUSTOM = "custom"
+"""A network of the user's, which the settings name but cannot build."""
+NETWORKS = ("small", "fcn32", CUSTOM)
 WEIGHTS = ("uniform", "contrast", "learned")
 LOSSES = ("log", "paper")
 OPTIMISERS = ("adam", "sgd")
+PRECISIONS = ("32", "bf16-mixed")
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class LayerSettings:
 
     def __post_init__(self) -> None:
         _require("weights", self.weights, WEIGHTS)
+        if self.neighbours not in (4, 8):
+            raise InputError(f"neighbours must be 4 or 8, not {self.neighbours!r}.")
+        if self.iterations < 1:
+            raise InputError(f"iterations must be at least 1, not {self.iterations}.")
+        if self.last is not None and self.last < 1:
+            raise InputError(f"last must be at least 1 iteration, not {self.last}.")
 
 
 @dataclass(frozen=True)
@@ -89,12 +99,15 @@ class Recipe:
     def __post_init__(self) -> None:
         _require("loss", self.loss, LOSSES)
         _require("optimiser", self.optimiser, OPTIMISERS)
+        _require("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch", "devices", "nodes", "save_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
         for name in ("lr", "layer_lr"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} must be positive, not {getattr(self, name)}.")
+        if self.workers < 0:
+            raise InputError(f"workers must be at least 0, not {self.workers}.")
 
 
 def _require(name: str, value: str, known: tuple[str, ...]) -> None:

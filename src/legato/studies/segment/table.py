@@ -23,6 +23,7 @@ from legato.studies.segment.model import build
 from legato.studies.segment.networks import FCN32
 from legato.studies.segment.settings import LayerSettings, ModelSettings, Recipe
 from legato.studies.segment.training import train
+from legato.studies.segment.weight_pictures import weight_pictures
 
 Report = Callable[[str], None]
 
@@ -69,6 +70,7 @@ class TableSettings:
     extra_lr: float = 3e-5
     recipe: Recipe = Recipe()
     test_iterations: tuple[int, ...] = (50, 100, 200, 400)  # of the trained "global"
+    iterations: int | None = None  # of every layer, in place of the variant's own
 
     def __post_init__(self) -> None:
         unknown = set(self.variants) - set(VARIANTS)
@@ -116,7 +118,7 @@ def run_seed(
             row["parameters"] = _scalars(model)
         if name == "global":
             row["test_iterations"] = _at_test(model, settings.test_iterations, scores)
-            _keep_weights(folder / "weights.pt", model, sets["test"], device)
+            _keep(folder / "weights.pt", weight_pictures(model, sets["test"], device))
         if name in ("control", "global"):
             _keep(folder / f"labels-{name}.pt", labels)
         _keep_json(folder / f"{name}.json", row)
@@ -134,7 +136,10 @@ def run_seed(
             continue
         variant = VARIANTS[name]
         torch.manual_seed(1000 + seed)
-        described = ModelSettings(classes, settings.network, variant.layer)
+        layer = variant.layer
+        if layer is not None and settings.iterations is not None:
+            layer = replace(layer, iterations=settings.iterations)
+        described = ModelSettings(classes, settings.network, layer)
         model = build(described)
         model.network.load_state_dict(torch.load(start, weights_only=True))
         began = time.perf_counter()
@@ -275,17 +280,4 @@ def _keep_coarse(
         for sample in samples:
             image = sample.image[None].to(device).float() / 255
             found[sample.name] = network.coarse(image)[0][0].float().cpu()
-    _keep(path, found)
-
-
-@torch.no_grad()
-def _keep_weights(path: Path, model: Segmenter, samples: Sequence[Sample], device: str) -> None:
-    """The mean weight around each pixel, as a picture of what was learned."""
-    model = model.to(device).eval()
-    assert model.layer is not None
-    found = {}
-    for sample in samples:
-        image = sample.image[None].to(device).float() / 255
-        weights = model.layer.weights(image, model.network(image).features)
-        found[sample.name] = (255 * weights.mean((0, 1, 2))).round().to(torch.uint8).cpu()
     _keep(path, found)

@@ -41,6 +41,7 @@ def train(
 ) -> Training:
     """Train, or take up an interrupted training of the same folder, and save after each epoch."""
     folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     module = Training(model, settings, recipe)
     checkpoint = folder / "last.ckpt"
     resume = checkpoint if checkpoint.exists() else None
@@ -68,6 +69,7 @@ def _trainer(
     validate_every: int,
 ) -> L.Trainer:
     many = recipe.devices * recipe.nodes > 1
+    logger = _tensorboard(folder) if log and recipe.tensorboard else False
     try:
         return L.Trainer(
             accelerator=recipe.accelerator,
@@ -81,7 +83,7 @@ def _trainer(
                 *callbacks,
                 LastEpoch(folder, recipe.save_every),
             ],
-            logger=_tensorboard(folder) if log and recipe.tensorboard else False,
+            logger=logger,
             plugins=[AtomicCheckpoints()],
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
@@ -111,8 +113,7 @@ def _tensorboard(folder: Path) -> TensorBoardLogger:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C as KeyboardInterrupt: Lightning turns it into an exit, and the next one into nothing.
-    """
+    """Ctrl-C stays a KeyboardInterrupt: Lightning makes it an exit, and ignores the next one."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if main else None
     try:
@@ -134,10 +135,12 @@ def _quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
         warnings.filterwarnings("ignore", message=".*number of training batches.*")
         warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-        logger = logging.getLogger("lightning.pytorch")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
+        loggers = [logging.getLogger(f"lightning.{name}") for name in ("pytorch", "fabric")]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            logger.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

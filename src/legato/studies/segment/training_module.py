@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
-from legato.errors import NonFiniteLossError
+from legato.errors import InputError, NonFiniteLossError
 from legato.studies.segment.checkpoints import describe
 from legato.studies.segment.data import IGNORE, Batch
 from legato.studies.segment.global_layer import Segmenter
@@ -38,12 +38,17 @@ class Training(L.LightningModule):
             self.model.network.eval()
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        found = self.model(batch.image, batch.inside)
+        try:
+            found = self.model(batch.image, batch.inside)
+        except InputError as error:  # the solver refuses NaN, where it can look without waiting
+            if self._finite():
+                raise
+            raise self._diverged() from error
         total = pixel_loss(found, batch.labels, self.recipe.loss)
         # The mean over the labelled pixels of all processes, so that their number does not matter.
         count = (batch.labels != IGNORE).sum().to(total)
         if self.trainer.world_size > 1:
-            count = torch.as_tensor(self.all_gather(count)).mean()
+            count = self.trainer.strategy.reduce(count.clone(), reduce_op="mean")
         loss = total / count.clamp(min=1)
         self.log(
             "loss",
@@ -59,14 +64,18 @@ class Training(L.LightningModule):
         # Lightning calls this before it saves: a checkpoint never holds NaN. Once an epoch, since
         # looking at a value makes a GPU wait.
         loss = self.trainer.callback_metrics.get("loss")
-        finite = loss is None or bool(torch.isfinite(loss))
-        if not finite or not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
-            raise NonFiniteLossError(
-                "The training diverged: its loss or its weights became NaN or infinite in epoch "
-                f"{self.current_epoch} (mean loss {'unknown' if loss is None else float(loss)}). "
-                "Lower the learning rate; the checkpoint of the epoch before, if there is one, is "
-                "untouched."
-            )
+        if (loss is not None and not bool(torch.isfinite(loss))) or not self._finite():
+            raise self._diverged()
+
+    def _finite(self) -> bool:
+        return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
+
+    def _diverged(self) -> NonFiniteLossError:
+        return NonFiniteLossError(
+            "The training diverged: its loss or its weights became NaN or infinite in epoch "
+            f"{self.current_epoch}. Lower the learning rate; the checkpoint of the epoch before, "
+            "if there is one, is untouched."
+        )
 
     def validation_step(self, batch: Batch, index: int) -> None:
         labels = self.model(batch.image, batch.inside).labels

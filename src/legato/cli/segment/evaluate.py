@@ -1,0 +1,64 @@
+"""``legato segment evaluate``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from legato.cli.segment import options
+from legato.cli.segment.talking import plainly, say
+
+_TIMED = 20  # images whose time is taken
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model.safetensors of `legato segment train`.")],
+    data: options.Data = None,
+    images: options.Images = None,
+    masks: options.Masks = None,
+    split: options.SplitFile = None,
+    network: options.OwnNetwork = None,
+    precision: options.Precision = None,
+    device: options.Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the JSON here too.")
+    ] = None,
+) -> None:
+    """Measure a model: accuracy, mean IoU, IoU of each class, milliseconds an image, as JSON.
+
+    On the test images of the split that lies beside the model; on all where there is none.
+    """
+    with plainly():
+        from legato.cli.segment.choices import device_of, own_network, precision_of
+        from legato.cli.segment.data_source import open_for_model
+        from legato.studies.files import write_text
+        from legato.studies.provenance import provenance
+        from legato.studies.segment import evaluation
+        from legato.studies.segment.data import collate
+        from legato.studies.segment.model_files import load_model
+
+        where = device_of(device)
+        loaded, settings = load_model(model, own_network(network))
+        found, which = open_for_model(model.parent, settings.classes, data, images, masks, split)
+        kind = precision_of(precision, device)
+        score = evaluation.evaluate(loaded, found, len(settings.classes), where, kind)
+        timed = [collate([found[index]]) for index in range(min(_TIMED, len(found)))]
+        predict = evaluation.predictor(loaded, where, kind)
+        result: dict[str, Any] = {
+            "model": str(model),
+            "on": which,
+            **asdict(score),
+            "iou_per_class": dict(zip(settings.classes, score.iou_per_class, strict=True)),
+            "milliseconds_per_image": evaluation.milliseconds(predict, timed, where),
+            "precision": kind,
+            **provenance(where),
+        }
+        text = json.dumps(result, indent=1, ensure_ascii=False)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_text(out, text + "\n")
+        say(text)

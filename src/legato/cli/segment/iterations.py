@@ -1,0 +1,78 @@
+"""``legato segment iterations``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from legato.cli.segment import options
+from legato.cli.segment.talking import bar, plainly, say
+
+
+def iterations(
+    data: options.Data = None,
+    images: options.Images = None,
+    masks: options.Masks = None,
+    classes: options.Classes = "surfaces",
+    counts: Annotated[
+        str | None, typer.Option(metavar="5,10,…", help="Numbers of inner iterations to try.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Outer iterations each.")] = None,
+    number: Annotated[
+        int | None, typer.Option("--count", min=1, help="Images to train on.")
+    ] = None,
+    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    quick: options.Quick = False,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("out/segment/iterations"),
+) -> None:
+    """Show what more iterations of the lower level buy, and what they cost.
+
+    Trains the small network with the layer on a few images (the paper: 9 images, 1000 steps of one
+    image, Adam) for each number of inner iterations, with the last and with the averaged iterate.
+    Writes results.json and a figure: loss, accuracy, time of an outer iteration.
+    """
+    with plainly():
+        from legato.cli.segment.choices import device_of
+        from legato.cli.segment.data_source import source_of
+        from legato.cli.segment.iterations_figure import draw_iterations
+        from legato.errors import InputError
+        from legato.studies.run_folder import RunFolder
+        from legato.studies.segment.data import split
+        from legato.studies.segment.iterations import IterationSettings, run_iterations
+
+        where = device_of(device)
+        try:
+            wanted = None if counts is None else tuple(int(part) for part in counts.split(","))
+        except ValueError:
+            raise InputError(f"--counts is a list such as 5,10,20, not {counts!r}.") from None
+        usual = IterationSettings()
+        settings = IterationSettings(
+            counts=wanted or ((5, 10, 20, 50) if quick else usual.counts),
+            images=number or (4 if quick else usual.images),
+            steps=steps or (150 if quick else usual.steps),
+            lr=lr,
+            seed=seed,
+        )
+        source = source_of(data, images, masks, classes=classes, quick=quick)
+        found = source.open()
+        found = found.subset(split(found.names, 0.2, seed=0).train)  # what `train` trains on
+        run = RunFolder(out)
+        run.begin({"data": asdict(source), "iterations": asdict(settings)}, where)
+        with bar() as shown:
+            total = len(settings.counts) * len(settings.averages)
+            task = shown.add_task("training", total=total)
+
+            def report(line: str) -> None:
+                shown.console.print(line, highlight=False)
+                shown.advance(task)
+
+            results = run_iterations(settings, found, where, report)
+        draw_iterations(run.figure("iterations.png"), results)
+        written = run.finish(results, where)
+        say(f"Numbers: {written}")
+        say(f"Picture: {run.path / 'figures' / 'iterations.png'}")

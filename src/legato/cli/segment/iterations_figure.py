@@ -1,0 +1,48 @@
+"""The paper's figure of inner iterations: loss, accuracy, time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import NullLocator, ScalarFormatter
+
+from legato.cli.segment.style import BLUE, ORANGE, picture
+
+_PANELS = (
+    ("loss", "loss per pixel"),
+    ("accuracy", "pixel accuracy, per cent"),
+    ("milliseconds", "time of an outer iteration, ms"),
+)
+
+
+def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
+    """Draw the results of ``run_iterations``: three panels against inner iterations."""
+    settings = results["settings"]
+    title = (
+        f"Inner iterations, what they buy and cost  ({settings['images']} images, "
+        f"{settings['steps']} steps)"
+    )
+    with picture(path, 10, 3.4, title) as figure:
+        for axes, (key, name) in zip(figure.subplots(1, 3), _PANELS, strict=True):
+            for average, label, colour, marker in (
+                (False, "last iterate", BLUE, "o"),
+                (True, "averaged iterate", ORANGE, "s"),
+            ):
+                points = [p for p in results["points"] if p["average"] == average]
+                if not points:
+                    continue
+                counts = [p["iterations"] for p in points]
+                axes.plot(counts, [p[key] for p in points], color=colour, marker=marker, ms=5,
+                          label=label)  # fmt: skip
+            axes.set(title=name, xlabel="inner iterations")
+            counts = sorted({p["iterations"] for p in results["points"]})
+            if key == "milliseconds":  # a line where time is linear
+                axes.set(xlim=(0, None), ylim=(0, None))
+            else:
+                axes.set_xscale("log")
+                axes.set_xticks(counts)
+                axes.xaxis.set_major_formatter(ScalarFormatter())
+                axes.xaxis.set_minor_locator(NullLocator())
+        figure.axes[0].legend()

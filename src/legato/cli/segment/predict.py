@@ -1,0 +1,96 @@
+"""``legato segment predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from legato.cli.segment import options
+from legato.cli.segment.talking import bar, plainly, say
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model.safetensors of `legato segment train`.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files of any size and format.")],
+    network: options.OwnNetwork = None,
+    precision: options.Precision = None,
+    device: options.Device = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path(
+        "out/segment/predicted"
+    ),
+) -> None:
+    """Segment images of yours.
+
+    Writes NAME-labels.png, whose values are the classes and whose palette shows them, and
+    NAME-overlay.png for each. An image that cannot be read is named, the others are still done, and
+    the exit code is 1 in the end.
+    """
+    with plainly():
+        import torch
+
+        from legato.cli.segment.choices import device_of, own_network, precision_of
+        from legato.cli.segment.data_source import palette_of
+        from legato.errors import InputError
+        from legato.studies.run_folder import RunFolder
+        from legato.studies.segment.data import DataError, read_image
+        from legato.studies.segment.evaluation import predictor
+        from legato.studies.segment.model_files import load_model
+
+        where = device_of(device)
+        loaded, settings = load_model(model, own_network(network))
+        find = predictor(loaded, where, precision_of(precision, device))
+        palette = palette_of(settings.classes)
+        folder = RunFolder(out).path
+        names = _names(images)
+        problems = 0
+        with bar() as shown:
+            task = shown.add_task("segmenting", total=len(images))
+            for path in images:
+                try:
+                    image = read_image(path)
+                    labels = find(image[None].to(where).float() / 255)[0].cpu()
+                    _write(folder, names[path], image, labels.to(torch.uint8), palette)
+                except (DataError, InputError, torch.OutOfMemoryError) as error:
+                    problems += 1
+                    shown.console.print(f"[bold red]error[/] {escape(str(error))}", soft_wrap=True)
+                shown.advance(task)
+        done = len(images) - problems
+        say(f"{done} of {len(images)} images: {folder}")
+        colours = Console(highlight=False)
+        for name, (red, green, blue) in zip(settings.classes, palette, strict=True):
+            colours.print(f"[rgb({red},{green},{blue})]■[/] {escape(name)}")
+        if problems:
+            raise typer.Exit(1)
+
+
+def _names(images: list[Path]) -> dict[Path, str]:
+    """A name for the results of each image; those that share one get a number."""
+    names: dict[Path, str] = {}
+    for path in images:
+        name, count = path.stem, 1
+        while name in names.values() and path not in names:
+            count += 1
+            name = f"{path.stem}-{count}"
+        names.setdefault(path, name)
+    return names
+
+
+def _write(folder: Path, name: str, image: Tensor, labels: Tensor, palette: Any) -> None:
+    from PIL import Image
+
+    from legato.cli.segment.colours import overlay
+    from legato.studies.files import replacing
+
+    coded = Image.fromarray(labels.numpy()).convert("P")
+    coded.putpalette([level for colour in palette for level in colour])
+    with replacing(folder / f"{name}-labels.png") as temporary:
+        coded.save(temporary, format="png")
+    with replacing(folder / f"{name}-overlay.png") as temporary:
+        Image.fromarray(overlay(image, labels, palette)).save(temporary, format="png")

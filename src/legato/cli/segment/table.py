@@ -1,0 +1,137 @@
+"""``legato segment table``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from legato.cli.segment import options
+from legato.cli.segment.talking import bar, console, plainly, say
+
+if TYPE_CHECKING:
+    from legato.studies.segment.table import TableSettings
+
+QUICK_VARIANTS = ("control", "global", "contrast")
+# Seeds and variants may be added to a folder; what was computed there stays.
+_FREE = ("table.seeds", "table.variants", "table.recipe.workers", "table.recipe.accelerator")
+
+
+def table(
+    data: options.Data = None,
+    images: options.Images = None,
+    masks: options.Masks = None,
+    classes: options.Classes = "surfaces",
+    names: options.Names = None,
+    split: options.SplitFile = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="small|fcn32", help="What to train (default: fcn32; with --quick small)."
+        ),
+    ] = None,
+    weights: options.Weights = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,2", help="Repetitions (default: 0,1,2; with --quick 0,1)."),
+    ] = None,
+    variants: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…", help="Rows of the table, or `all` (default: all; with --quick three)."
+        ),
+    ] = None,
+    precision: options.Precision = None,
+    device: options.Device = "auto",
+    workers: options.Workers = 0,
+    quick: options.Quick = False,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("out/segment/table"),
+) -> None:
+    """Reproduce the paper's table: a network with and without the layer, over several seeds.
+
+    Each seed trains the network, then goes on from there once for every row: the honest control is
+    the network trained on as long as the others, without the layer. What a folder already holds is
+    not computed again. Writes results.json, table.md and a figure.
+    """
+    with plainly("Interrupted. The same command goes on from here."):
+        from legato.cli.segment.choices import device_of, listed, precision_of, vgg_file
+        from legato.cli.segment.data_source import open_split, source_of
+        from legato.cli.segment.run_settings import require_same
+        from legato.cli.segment.table_figure import draw_table
+        from legato.cli.segment.table_text import markdown, rich_table
+        from legato.errors import InputError
+        from legato.studies.files import write_text
+        from legato.studies.run_folder import RunFolder
+        from legato.studies.segment.table import finish_table, run_seed
+
+        if weights == "random":
+            raise InputError("The table starts from VGG-16's weights: give --weights FILE.")
+        where = device_of(device)
+        settings = _settings(network, seeds, variants, quick)
+        settings = replace(
+            settings,
+            recipe=replace(
+                settings.recipe, precision=precision_of(precision, device), workers=workers,
+                accelerator="gpu" if where.startswith("cuda") else "cpu",
+            ),
+        )  # fmt: skip
+        source = source_of(
+            data, images, masks, classes=classes, quick=quick,
+            names=listed(names),
+        )  # fmt: skip
+        found = source.open()
+        asked = {"data": asdict(source), "table": asdict(settings)}
+        require_same(out, asked, _FREE)
+        parts = open_split(found, split, out / "split.json")
+        run = RunFolder(out)
+        run.begin(asked, where)
+        parts.save(run.path / "split.json")
+        with bar() as shown:
+            task = shown.add_task("rows", total=len(settings.seeds) * (1 + len(settings.variants)))
+
+            def report(line: str) -> None:
+                shown.console.print(line, highlight=False)
+                shown.advance(task)
+
+            for seed in settings.seeds:
+                run_seed(seed, settings, found, parts, run.path, where, vgg_file(weights), report)
+        rows = finish_table(run, settings, where)
+        write_text(run.path / "table.md", markdown(rows))
+        draw_table(run.figure("table.png"), rows)
+        console.print(rich_table(rows))
+        say(f"Numbers: {run.path / 'results.json'}")
+        say(f"Table:   {run.path / 'table.md'}")
+        say(f"Picture: {run.path / 'figures' / 'table.png'}")
+
+
+def _settings(
+    network: str | None, seeds: str | None, variants: str | None, quick: bool
+) -> TableSettings:
+    from legato.cli.segment.choices import RECIPES
+    from legato.errors import InputError
+    from legato.studies.segment.table import VARIANTS, TableSettings
+
+    kind = network or ("small" if quick else "fcn32")
+    if kind not in ("small", "fcn32"):
+        raise InputError(f"--network is small or fcn32 here, not {kind!r}.")
+    try:
+        numbers = tuple(int(part) for part in (seeds or ("0,1" if quick else "0,1,2")).split(","))
+    except ValueError:
+        raise InputError(f"--seeds is a list such as 0,1,2, not {seeds!r}.") from None
+    if variants is None:
+        chosen = QUICK_VARIANTS if quick else tuple(VARIANTS)
+    elif variants == "all":
+        chosen = tuple(VARIANTS)
+    else:
+        chosen = tuple(part.strip() for part in variants.split(","))
+    recipe = replace(RECIPES[kind], save_every=5)
+    settings = TableSettings(kind, numbers, chosen, recipe=recipe)
+    if kind == "small":
+        settings = replace(settings, lr=recipe.lr, extra_lr=recipe.lr / 3)
+    if quick:
+        return replace(
+            settings, first_epochs=15, extra_epochs=8, iterations=30, test_iterations=(15, 30, 60)
+        )
+    return settings
