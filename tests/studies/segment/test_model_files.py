@@ -69,8 +69,14 @@ def test_tensors_of_something_else(tmp_path):
 @pytest.mark.parametrize(
     ("description", "words"),
     [
-        ({"classes": ["a", "b"], "network": "small", "layer": None}, "size mismatch|Unexpected"),
-        ({"classes": ["a", "b"], "network": "huge", "layer": None}, "small, fcn32"),
+        (
+            {"classes": ["a", "b"], "network": "small", "layer": None, "refine": False},
+            "size mismatch|Unexpected",
+        ),
+        (
+            {"classes": ["a", "b"], "network": "huge", "layer": None, "refine": False},
+            "small, fcn32",
+        ),
         ({"classes": ["a", "b"], "network": "small"}, "not the settings of a model"),
         ({"classes": ["a", "b"], "network": "small", "layer": {"magic": 1}}, "magic"),
         ("no JSON", "cannot be built"),

@@ -51,11 +51,11 @@ def test_features_lie_where_the_image_is(fcn):
     """A feature of stride s, brought back to the image, is where it was, to half a stride."""
     edges = LearnedEdges((1, 1, 1), 1, hidden=1)
     with torch.no_grad():
-        for part in (*edges.project, edges.mix, edges.head):
+        for part in (*edges.fine.project, edges.fine.mix, edges.head):
             part.weight.zero_()
             part.bias.zero_()
             part.weight[0, 0, 1, 1] = 1.0
-        edges.project[0].weight.zero_()
+        edges.fine.project[0].weight.zero_()
     for stride in (2, 4):
         feature = torch.zeros(1, 1, 8, 8)
         feature[0, 0, 3, 5] = 9.0
@@ -78,6 +78,18 @@ def test_learned_weights_need_the_features_they_were_made_for():
     edges = LearnedEdges((8, 8), 3)
     with pytest.raises(InputError, match="2 feature maps, but the network returned 0"):
         edges(torch.rand(1, 3, 8, 8), ())
+
+
+def test_finer_scores_start_at_the_network_s_own_and_learn():
+    classes = ("a", "b", "c")
+    torch.manual_seed(0)
+    model = build(ModelSettings(classes, "small", refine=True))
+    image = torch.rand(1, 3, 9, 11)
+    torch.testing.assert_close(model(image).scores.logits, model.network(image).logits)
+    model(image).scores.logits.square().sum().backward()
+    assert float(model.refine.head.weight.grad.norm()) > 0
+    nn.init.normal_(model.refine.head.weight)
+    assert not torch.allclose(model(image).scores.logits, model.network(image).logits)
 
 
 def test_the_small_network_starts_as_interpolation():

@@ -114,5 +114,5 @@ def test_the_results_are_written(done):
 
 
 def test_an_unknown_variant():
-    with pytest.raises(InputError, match=r"\['magic'\].*control, global"):
+    with pytest.raises(InputError, match=r"\['magic'\].*control, skip, global"):
         TableSettings(variants=("magic",))

@@ -14,6 +14,7 @@ from legato.errors import InputError
 from legato.gradients import Unroll
 from legato.nn import ContrastWeights, Potts, PottsOutput, Scale
 from legato.nn.kernels.neighbourhood import offsets
+from legato.studies.segment.fine_features import FineFeatures, FineScores
 from legato.studies.segment.networks import Scores
 
 
@@ -42,11 +43,10 @@ class ImageContrast(nn.Module):
 class LearnedEdges(nn.Module):
     r"""Weights in (0, 1) from the network's own fine features, one per class and direction.
 
-    .. math:: W = \mathrm{sigmoid}(C_2\,\mathrm{relu}(C_1\,\mathrm{relu}(\textstyle\sum_s P_s F_s)))
+    .. math:: W = \mathrm{sigmoid}(C\,H)
 
-    F_s are feature maps of several resolutions, brought to the image's, and F_0 is the image; P and
-    C are 3×3 convolutions. Weights of at most 1 bound the operator's norm once and for all, so that
-    the solver's steps depend on no batch.
+    H are :class:`FineFeatures`, C a 3×3 convolution. Weights of at most 1 bound the operator's norm
+    once and for all, so that the solver's steps depend on no batch.
     """
 
     def __init__(
@@ -60,37 +60,14 @@ class LearnedEdges(nn.Module):
         super().__init__()
         self.classes = classes
         self.directions = len(offsets(2, neighbours))
-        self.project = nn.ModuleList(
-            nn.Conv2d(count, hidden, 3, padding=1) for count in (3, *channels)
-        )
-        self.mix = nn.Conv2d(hidden, hidden, 3, padding=1)
+        self.fine = FineFeatures(channels, hidden)
         self.head = nn.Conv2d(hidden, classes * self.directions, 3, padding=1)
         nn.init.zeros_(self.head.weight)  # starts as a uniform weight
         assert self.head.bias is not None
         nn.init.constant_(self.head.bias, math.log(initial / (1 - initial)))
 
     def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
-        if len(features) + 1 != len(self.project):
-            raise InputError(
-                f"Learned weights were made for {len(self.project) - 1} feature maps, but the "
-                f"network returned {len(features)}. A network of yours returns "
-                "Scores(logits, features), or use contrast weights."
-            )
-        size = image.shape[-2:]
-        total = self.project[0](2 * image - 1)
-        for project, feature in zip(list(self.project)[1:], features, strict=True):
-            part = project(feature)
-            if part.shape[-2:] != size:
-                # Strides are powers of two and sizes were rounded up at each of them; an image of
-                # one row tells its stride by its columns.
-                ratio = max(-(-n // m) for n, m in zip(size, part.shape[-2:], strict=True))
-                stride = 1 << (ratio - 1).bit_length()
-                part = F.interpolate(
-                    part, scale_factor=stride, mode="bilinear", align_corners=False
-                )[..., : size[0], : size[1]]
-            total = total + part
-        hidden = torch.relu(self.mix(torch.relu(total)))
-        raw = self.head(hidden).float()
+        raw = self.head(self.fine(image, features)).float()
         return torch.sigmoid(raw).unflatten(1, (self.classes, self.directions))
 
 
@@ -168,12 +145,18 @@ class Segmenter(nn.Module):
     """A network, with or without the global layer after it.
 
     ``network`` is any module that maps images (B, 3, H, W) in [0, 1] to logits (B, L, H, W), or to
-    :class:`Scores`.
+    :class:`Scores`; ``refine`` adds to its logits what its fine features say.
     """
 
-    def __init__(self, network: nn.Module, layer: GlobalLayer | None = None) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        layer: GlobalLayer | None = None,
+        refine: FineScores | None = None,
+    ) -> None:
         super().__init__()
         self.network = network
+        self.refine = refine
         self.layer = layer
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> Segmentation:
@@ -185,5 +168,8 @@ class Segmenter(nn.Module):
                 f"The network returned logits of size {tuple(scores.logits.shape[-2:])} for images "
                 f"of size {tuple(image.shape[-2:])}; upsample them in the network."
             )
+        if self.refine is not None:
+            finer = scores.logits.float() + self.refine(image, scores.features)
+            scores = scores._replace(logits=finer)
         output = None if self.layer is None else self.layer(image, scores, inside)
         return Segmentation(scores, output)

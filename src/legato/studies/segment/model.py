@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from legato.errors import InputError
+from legato.studies.segment.fine_features import FineScores
 from legato.studies.segment.global_layer import (
     GlobalLayer,
     ImageContrast,
@@ -22,13 +25,16 @@ def build(settings: ModelSettings) -> Segmenter:
     if settings.network == CUSTOM:
         raise InputError("A network of your own cannot be built from settings: use attach.")
     network = {"small": SmallNet, "fcn32": FCN32}[settings.network](len(settings.classes))
-    return attach(network, settings.layer, len(settings.classes))
+    return attach(network, settings.layer, len(settings.classes), settings.refine)
 
 
-def attach(network: nn.Module, layer: LayerSettings | None, classes: int) -> Segmenter:
+def attach(
+    network: nn.Module, layer: LayerSettings | None, classes: int, refine: bool = False
+) -> Segmenter:
     """Any network with the layer that the settings describe after it."""
+    finer = FineScores(_channels(network), classes) if refine else None
     if layer is None:
-        return Segmenter(network)
+        return Segmenter(network, refine=finer)
     return Segmenter(
         network,
         GlobalLayer(
@@ -40,6 +46,7 @@ def attach(network: nn.Module, layer: LayerSettings | None, classes: int) -> Seg
             average=layer.average,
             last=layer.last,
         ),
+        finer,
     )
 
 
@@ -74,6 +81,10 @@ def _weights(layer: LayerSettings, network: nn.Module, classes: int) -> nn.Modul
         return UniformWeights()
     if layer.weights == "contrast":
         return ImageContrast(layer.neighbours)
+    return LearnedEdges(_channels(network), classes if layer.per_class else 1, layer.neighbours)
+
+
+def _channels(network: nn.Module) -> Sequence[int]:
     channels = getattr(network, "channels", None)
     if channels is None:
         raise InputError(
@@ -81,4 +92,4 @@ def _weights(layer: LayerSettings, network: nn.Module, classes: int) -> nn.Modul
             "channels its feature maps have. Return Scores(logits, features) from it and name "
             "their channels in an attribute `channels`, or use contrast weights."
         )
-    return LearnedEdges(channels, classes if layer.per_class else 1, layer.neighbours)
+    return channels

@@ -46,6 +46,7 @@ class ModelSettings:
     classes: tuple[str, ...]
     network: str = "small"
     layer: LayerSettings | None = None
+    refine: bool = False  # add scores from fine features to the network's
 
     def __post_init__(self) -> None:
         _require("network", self.network, NETWORKS)
@@ -64,6 +65,7 @@ class ModelSettings:
                 classes=tuple(stored["classes"]),
                 network=stored["network"],
                 layer=None if layer is None else LayerSettings(**layer),
+                refine=stored["refine"],
             )
         except (KeyError, TypeError) as error:
             raise InputError(

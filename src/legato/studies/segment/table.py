@@ -34,6 +34,7 @@ class Variant:
 
     what: str
     layer: LayerSettings | None = None
+    refine: bool = False
     loss: str = "log"
     optimiser: str = "adam"
     freeze_network: bool = False
@@ -45,6 +46,7 @@ _LEARNED = LayerSettings("learned", neighbours=8, balance=1.0)
 
 VARIANTS: dict[str, Variant] = {
     "control": Variant("the network alone, trained on as long as the others", on_train=True),
+    "skip": Variant("the network with finer scores, no layer", refine=True, on_train=True),
     "global": Variant("+ layer, learned weights, 8 neighbours", _LEARNED, on_train=True),
     "contrast": Variant("+ layer, contrast weights", LayerSettings("contrast"), on_train=True),
     "uniform": Variant("+ layer, one weight for all", LayerSettings("uniform")),
@@ -54,6 +56,7 @@ VARIANTS: dict[str, Variant] = {
     # Plain gradients are not rescaled, so they need larger steps.
     "sgd": Variant("learned weights, SGD", _LEARNED, optimiser="sgd", lr_factor=30.0),
     "global-200": Variant("learned weights, 200 iterations", replace(_LEARNED, iterations=200)),
+    "skip-global": Variant("finer scores and learned weights", _LEARNED, refine=True),
 }
 
 
@@ -139,7 +142,7 @@ def run_seed(
         layer = variant.layer
         if layer is not None and settings.iterations is not None:
             layer = replace(layer, iterations=settings.iterations)
-        described = ModelSettings(classes, settings.network, layer)
+        described = ModelSettings(classes, settings.network, layer, variant.refine)
         model = build(described)
         model.network.load_state_dict(torch.load(start, weights_only=True))
         began = time.perf_counter()

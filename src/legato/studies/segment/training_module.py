@@ -110,7 +110,7 @@ class Training(L.LightningModule):
 
 
 def parameter_groups(model: Segmenter, recipe: Recipe) -> list[dict[str, Any]]:
-    """Convolutions with the network's rate, the few numbers of the layer with a faster one."""
+    """The network with its own rate; what was added to it with faster ones, the scalars fastest."""
     groups = [
         {
             "params": [p for p in model.network.parameters() if p.requires_grad],
@@ -118,11 +118,10 @@ def parameter_groups(model: Segmenter, recipe: Recipe) -> list[dict[str, Any]]:
             "weight_decay": recipe.weight_decay,
         }
     ]
-    if model.layer is not None:
-        scalars = [p for p in model.layer.parameters() if p.ndim == 0]
-        others = [p for p in model.layer.parameters() if p.ndim > 0]
-        groups += [
-            {"params": scalars, "lr": recipe.layer_lr, "weight_decay": 0.0},
-            {"params": others, "lr": recipe.layer_lr / 10, "weight_decay": recipe.weight_decay},
-        ]
+    new = [p for part in (model.refine, model.layer) if part is not None for p in part.parameters()]
+    scalars, others = [p for p in new if p.ndim == 0], [p for p in new if p.ndim > 0]
+    groups += [
+        {"params": scalars, "lr": recipe.layer_lr, "weight_decay": 0.0},
+        {"params": others, "lr": recipe.layer_lr / 10, "weight_decay": recipe.weight_decay},
+    ]
     return [group for group in groups if group["params"]]
