@@ -35,21 +35,29 @@ class PottsState(NamedTuple):
 class PottsOutput:
     """What :class:`Potts` returns; everything is attached to the graph but the gap.
 
-    ``probabilities`` is u, the last or the averaged iterate; ``log_probabilities`` is the
-    log-softmax of the last mirror variable and always finite; ``dual`` is p; ``state`` starts
-    another solve; ``kernel`` names the implementation that ran. The other fields are the data of
-    the ``problem`` that was solved.
+    ``probabilities`` is u, the last or the averaged iterate; ``state`` starts another solve;
+    ``kernel`` names the implementation that ran. The other fields are the data of the ``problem``
+    that was solved. What not everybody needs is computed when it is asked for.
     """
 
     probabilities: Tensor
-    log_probabilities: Tensor
-    dual: Tensor
     state: PottsState
     kernel: str
     cost: Tensor
     weights: Tensor
     directions: tuple[Offset, ...]
     epsilon: float
+
+    # Not cached: torch.compile does not see through cached properties.
+    @property
+    def log_probabilities(self) -> Tensor:
+        """log u of the last iterate: the log-softmax of its mirror variable, always finite."""
+        return torch.log_softmax(self.state.mirror, 1)
+
+    @property
+    def dual(self) -> Tensor:
+        """p = tanh b, the dual variable, in [−1, 1]."""
+        return torch.tanh(self.state.dual)
 
     @cached_property
     def problem(self) -> Saddle:
@@ -180,8 +188,6 @@ class Potts(nn.Module):
         mean = iterates.mean
         return PottsOutput(
             probabilities=iterates.probabilities if mean is None else mean,
-            log_probabilities=torch.log_softmax(iterates.mirror, 1),
-            dual=torch.tanh(iterates.dual),
             state=PottsState(iterates.mirror, iterates.dual),
             kernel=name,
             cost=cost,
@@ -192,7 +198,7 @@ class Potts(nn.Module):
 
     def _steps(self, w: Tensor, directions: int, cost: Tensor) -> tuple[Tensor, Tensor]:
         unit = 2 * math.sqrt(directions)
-        largest = w.detach().abs().amax()
+        largest = torch.linalg.vector_norm(w.detach(), math.inf)
         # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
         tiny = math.sqrt(torch.finfo(largest.dtype).tiny)
         norm = unit * nn.functional.threshold(largest, tiny, 1.0)
