@@ -38,9 +38,11 @@ def compare(
         "out/segment/compare.jpg"
     ),
 ) -> None:
-    """Draw what the layer changes: input | CNN | CNN + global | truth, and the learned weights.
+    """Draw what the layer changes: input | CNN | CNN + global | truth, and the
+    learned weights.
 
-    The images lie across the whole range of gains, from the largest to the largest loss.
+    The images lie across the whole range of gains, from the largest to the
+    largest loss.
     """
     with plainly():
         from legato.cli.segment.panels_figure import Column, draw_panels, spread_out

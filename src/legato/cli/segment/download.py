@@ -16,10 +16,11 @@ def download(
     folder: Annotated[Path, typer.Argument(help="Where iccv09Data.tar.gz goes.")] = Path("data"),
     url: Annotated[str | None, typer.Option(help="Another address of the archive.")] = None,
 ) -> None:
-    """Fetch the Stanford Background data set (14 MB), and check that all of it arrived.
+    """Fetch the Stanford Background data set (14 MB), and check that all of it
+    arrived.
 
-    From its makers' server; cite Gould, Fulton, Koller, ICCV 2009. A download that fails or is
-    interrupted leaves nothing behind.
+    From its makers' server; cite Gould, Fulton, Koller, ICCV 2009. A download
+    that fails or is interrupted leaves nothing behind.
     """
     with plainly("Interrupted; nothing was kept."):
         from legato.studies.segment.data import download as fetch

@@ -28,9 +28,11 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Write the JSON here too.")
     ] = None,
 ) -> None:
-    """Measure a model: accuracy, mean IoU, IoU of each class, milliseconds an image, as JSON.
+    """Measure a model: accuracy, mean IoU, IoU of each class, milliseconds an image,
+    as JSON.
 
-    On the test images of the split that lies beside the model; on all where there is none.
+    On the test images of the split that lies beside the model; on all where there
+    is none.
     """
     with plainly():
         from legato.cli.segment.choices import device_of, own_network, precision_of

@@ -32,9 +32,10 @@ def iterations(
 ) -> None:
     """Show what more iterations of the lower level buy, and what they cost.
 
-    Trains the small network with the layer on a few images (the paper: 9 images, 1000 steps of one
-    image, Adam) for each number of inner iterations, with the last and with the averaged iterate.
-    Writes results.json and a figure: loss, accuracy, time of an outer iteration.
+    Trains the small network with the layer on a few images (the paper: 9 images,
+    1000 steps of one image, Adam) for each number of inner iterations, with the
+    last and with the averaged iterate. Writes results.json and a figure: loss,
+    accuracy, time of an outer iteration.
     """
     with plainly():
         from legato.cli.segment.choices import device_of

@@ -28,9 +28,9 @@ def predict(
 ) -> None:
     """Segment images of yours.
 
-    Writes NAME-labels.png, whose values are the classes and whose palette shows them, and
-    NAME-overlay.png for each. An image that cannot be read is named, the others are still done, and
-    the exit code is 1 in the end.
+    Writes NAME-labels.png, whose values are the classes and whose palette shows
+    them, and NAME-overlay.png for each. An image that cannot be read is named,
+    the others are still done, and the exit code is 1 in the end.
     """
     with plainly():
         import torch

@@ -49,11 +49,13 @@ def table(
     quick: options.Quick = False,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("out/segment/table"),
 ) -> None:
-    """Reproduce the paper's table: a network with and without the layer, over several seeds.
+    """Reproduce the paper's table: a network with and without the layer, over
+    several seeds.
 
-    Each seed trains the network, then goes on from there once for every row: the honest control is
-    the network trained on as long as the others, without the layer. What a folder already holds is
-    not computed again. Writes results.json, table.md and a figure.
+    Each seed trains the network, then goes on from there once for every row: the
+    honest control is the network trained on as long as the others, without the
+    layer. What a folder already holds is not computed again. Writes results.json,
+    table.md and a figure.
     """
     with plainly("Interrupted. The same command goes on from here."):
         from legato.cli.segment.choices import device_of, listed, precision_of, vgg_file

@@ -57,10 +57,11 @@ def train(
 ) -> None:
     """Train a network, with or without the global layer after it.
 
-    Writes model.safetensors (what the other commands take), results.json (accuracy and IoU on
-    training and test images), figures, log.csv, split.json, and last.ckpt after every epoch: the
-    same command in the same folder goes on after an interruption, and ends with the same numbers
-    as if there had been none.
+    Writes model.safetensors (what the other commands take), results.json
+    (accuracy and IoU on training and test images), figures, log.csv, split.json,
+    and last.ckpt after every epoch: the same command in the same folder goes on
+    after an interruption, and ends with the same numbers as if there had been
+    none.
     """
     with plainly("Interrupted. The same command goes on from the last whole epoch."):
         from legato.cli.segment.choices import (
