@@ -1,0 +1,69 @@
+"""Checks that the layers for images share: what is wrong, why, and what to try."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from legato._checks import values_readable
+from legato.errors import InputError
+
+
+def require_image(image: Tensor, *, volumes: bool = True) -> None:
+    """Refuse what is not a finite, non-empty batch of images (or volumes) in full precision."""
+    shapes = "(B, C, H, W) or (B, C, D, H, W)" if volumes else "(B, C, H, W)"
+    if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if volumes else (4,)):
+        found = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+        raise InputError(f"image must have shape {shapes}, not {found}.")
+    if image.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"image is {image.dtype}; the solver computes in float32 or float64. Call .float() on "
+            "it (and divide integers by their range, e.g. 255)."
+        )
+    if image.is_meta:
+        raise InputError("image is on the meta device: it has a shape, but nothing to denoise.")
+    if image.numel() == 0:
+        raise InputError(f"image of shape {tuple(image.shape)} is empty: nothing to denoise.")
+    require_finite(image, "image")
+
+
+def cheap_to_read(tensor: Tensor) -> bool:
+    """Not on a GPU, which would wait in every training step: there NaN shows in the loss."""
+    return not tensor.is_cuda and values_readable()
+
+
+def require_finite(tensor: Tensor, name: str) -> None:
+    """Refuse NaN and infinity."""
+    if not cheap_to_read(tensor):
+        return
+    finite = torch.isfinite(tensor.detach())
+    if not bool(finite.all()):
+        count = int((~finite).sum())
+        raise InputError(
+            f"{name} holds {count} NaN or infinite values of {tensor.numel()}. Look for an "
+            "overflow in what computed it, or clean it with torch.nan_to_num."
+        )
+
+
+def require_nonnegative(tensor: Tensor, name: str) -> None:
+    """Refuse negative weights."""
+    if cheap_to_read(tensor) and not bool((tensor.detach() >= 0).all()):
+        raise InputError(
+            f"{name} must be non-negative, but its smallest entry is "
+            f"{float(tensor.detach().min()):g}: the energy would not be convex. Parametrise it, "
+            "e.g. by softplus."
+        )
+
+
+def require_like(tensor: Tensor, image: Tensor, name: str) -> None:
+    """Refuse another device or dtype than the image's."""
+    if tensor.device != image.device:
+        raise InputError(f"{name} is on {tensor.device}, image is on {image.device}.")
+    if tensor.dtype != image.dtype:
+        raise InputError(f"{name} is {tensor.dtype}, image is {image.dtype}.")
+
+
+def require_iterations(iterations: int, layer: str) -> None:
+    """Refuse what is not a positive whole number."""
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise InputError(f"{layer} needs a positive number of iterations, not {iterations!r}.")
