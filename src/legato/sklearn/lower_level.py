@@ -1,0 +1,195 @@
+"""The lower level: a linear model with a sparse penalty, solved on working sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from legato.sklearn.columns import Columns
+from legato.sklearn.design import Design
+from legato.sklearn.groups import Groups, Indices, Vector
+from legato.sklearn.losses import LinearLoss
+from legato.sklearn.quadratic import Matrix, SparseQuadratic, violations
+
+TOLERANCE = 1e-11
+"""Optimality, relative to the correlation of the data with a feature: near machine precision."""
+ACCEPTED = 1e-8
+"""The residual above which a solution is reported as not solved."""
+ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The penalty Σ_g a_g‖w_g‖ + ½ Σ_j b_j w_j² in the scale of the data as given."""
+
+    a: Vector
+    b: Vector
+
+
+@dataclass
+class Fitted:
+    """A solution in scaled coordinates; ``residual`` is its relative violation of optimality."""
+
+    w: Vector
+    intercept: float
+    z: Vector
+    gradient: Vector
+    residual: float
+    rounds: int
+
+    @property
+    def support(self) -> Indices:
+        return np.flatnonzero(self.w)
+
+
+class LowerLevel:
+    r"""min over w and b of a linear model's loss with a sparse penalty.
+
+    .. math:: \sum_i ω_i ℓ(x_i^⊤w + b, y_i) + \sum_g a_g‖w_g‖ + \tfrac12 \sum_j b_j w_j^2
+
+    A working set holds the groups that are not zero or violate optimality; on it, Newton models are
+    minimised exactly (see :class:`SparseQuadratic`). For squares the model is the problem, and its
+    matrix is kept. This is used instead of ``legato.solve`` because a first-order method needs
+    hundreds of products with all of X, and this needs one for every working set.
+    Reference: Massias, Gramfort, Salmon (2018), *Celer*; Lee, Sun, Saunders (2014), *Proximal
+    Newton-type methods*.
+    """
+
+    def __init__(
+        self, design: Design, y: Vector, loss: LinearLoss, groups: Groups, *, intercept: bool
+    ) -> None:
+        self.design, self.y, self.loss, self.groups = design, y, loss, groups
+        self.fit_intercept = intercept
+        self.columns = Columns(design, products=loss.quadratic)
+        self.null = loss.intercept(y, design.weights) if intercept else 0.0
+        centred = y - self.null if loss.quadratic else y
+        self.size = loss.size(centred, design.weights) or 1.0
+        self.last: Fitted | None = None
+
+    # --- scaled penalties -------------------------------------------------------------------------
+
+    def scaled(self, weights: Weights) -> Weights:
+        return Weights(weights.a / self.design.group_scale, weights.b / self.design.scale**2)
+
+    def null_gradient(self) -> Vector:
+        """‖∇f_g‖ at w = 0, in the scale of the data: the penalties that make everything zero."""
+        z = np.full(len(self.y), self.null)
+        r = self.design.weights * self.loss.slope(z, self.y)
+        return self.groups.norms(self.design.correlate(r)) * self.design.group_scale
+
+    def without_features(self) -> Fitted:
+        """The best constant prediction."""
+        w = np.zeros(self.design.shape[1])
+        return Fitted(w, self.null, np.full(len(self.y), self.null), np.zeros_like(w), 0.0, 0)
+
+    # --- solving ----------------------------------------------------------------------------------
+
+    def solve(self, weights: Weights, start: Fitted | None = None) -> Fitted:
+        """The solution, from the given start, else the last solution, else zero."""
+        at = self.scaled(weights)
+        start = self.last if start is None else start
+        w = np.zeros(self.design.shape[1]) if start is None else start.w.copy()
+        intercept = self.null if start is None else start.intercept
+        best: Fitted | None = None
+        working = np.flatnonzero(w)
+        for rounds in range(ROUNDS):
+            if len(working):
+                w, intercept = self._restricted(w, intercept, working, at)
+            elif self.fit_intercept:
+                intercept = self.null
+            here = self._examine(w, intercept, at, rounds)
+            if best is None or here.residual < best.residual:
+                best, failures = here, 0
+            else:
+                failures += 1
+            if here.residual <= TOLERANCE or failures >= 3:
+                break
+            working = self._grown(here, at)
+        assert best is not None
+        self.last = best
+        return best
+
+    def _examine(self, w: Vector, intercept: float, at: Weights, rounds: int) -> Fitted:
+        support = np.flatnonzero(w)
+        z = intercept + self.columns.of(support) @ w[support]
+        r = self.design.weights * self.loss.slope(z, self.y)
+        gradient = self.design.correlate(r) + at.b * w
+        wrong = violations(gradient, w, at.a, self.groups)
+        # For squares the intercept is eliminated exactly; what is left of Σr is rounding.
+        eliminated = self.loss.quadratic or not self.fit_intercept
+        off = 0.0 if eliminated else abs(float(r.sum()))
+        residual = max(float(wrong.max(initial=0.0)), off) / self.size
+        return Fitted(w, intercept, z, gradient, residual, rounds)
+
+    def _grown(self, here: Fitted, at: Weights) -> Indices:
+        """The groups that are not zero, and those that violate optimality most."""
+        active = self.groups.norms(here.w) > 0
+        wrong = np.where(active, 0.0, self.groups.norms(here.gradient) - at.a)
+        violating = np.flatnonzero(wrong > 0.5 * TOLERANCE * self.size)
+        room = max(100, 2 * int(active.sum()))
+        if len(violating) > room:
+            violating = violating[np.argsort(-wrong[violating])[:room]]
+        active[violating] = True
+        return self.groups.features(active)
+
+    def _restricted(
+        self, w: Vector, intercept: float, working: Indices, at: Weights
+    ) -> tuple[Vector, float]:
+        """Minimise over the features of a working set; all others are 0."""
+        groups, old = self.groups.among(working)
+        a, b = at.a[old], at.b[working]
+        tol = 0.2 * TOLERANCE * self.size
+        if self.loss.quadratic:
+            P = self.columns.gram_of(working)
+            P[np.diag_indices_from(P)] += b
+            target = self.design.weights * (self.y - self.null)
+            c = self.columns.of(working).T @ target
+            part, _ = SparseQuadratic(P, c, a, groups).minimise(w[working], tol)
+        else:
+            part, intercept = self._proximal_newton(w[working], intercept, working, a, b, groups)
+        new = np.zeros_like(w)
+        new[working] = part
+        return new, intercept
+
+    def _proximal_newton(
+        self, w: Vector, b0: float, working: Indices, a: Vector, b: Vector, groups: Groups
+    ) -> tuple[Vector, float]:
+        X, omega = self.columns.of(working), self.design.weights
+        tol = 0.2 * TOLERANCE * self.size
+
+        def value(w: Vector, b0: float) -> float:
+            fit = float(omega @ self.loss.value(X @ w + b0, self.y))
+            return fit + float(a @ groups.norms(w)) + 0.5 * float(b @ w**2)
+
+        here = value(w, b0)
+        for _ in range(100):
+            z = X @ w + b0
+            r = omega * self.loss.slope(z, self.y)
+            gradient, off = X.T @ r, float(r.sum()) if self.fit_intercept else 0.0
+            wrong = violations(gradient + b * w, w, a, groups).max(initial=0.0)
+            if max(float(wrong), abs(off)) <= tol:
+                break
+            # Points far on their own side hardly bend the loss: a floor keeps the model definite.
+            D = omega * np.maximum(self.loss.bend(z, self.y), 1e-12)
+            H, mean = centred_products(X, D, centre=self.fit_intercept)
+            slope = gradient - mean * off
+            model = SparseQuadratic(H + np.diag(b), H @ w - slope, a, groups)
+            target, _ = model.minimise(w, 0.1 * tol)
+            step = target - w
+            shift = -off / float(D.sum()) - float(mean @ step) if self.fit_intercept else 0.0
+            t, rounding = 1.0, 4 * np.finfo(float).eps * abs(here)
+            while (new := value(w + t * step, b0 + t * shift)) > here + rounding and t > 1e-10:
+                t *= 0.5
+            if t <= 1e-10:
+                break
+            w = target if t == 1.0 else w + t * step  # keeps exact zeros
+            b0, here = b0 + t * shift, new
+        return w, b0
+
+
+def centred_products(X: Matrix, D: Vector, *, centre: bool) -> tuple[Matrix, Vector]:
+    """XᵀDX with columns centred by the weights D: what eliminating the intercept leaves."""
+    mean = D @ X / D.sum() if centre else np.zeros(X.shape[1])
+    scaled = (X - mean) * np.sqrt(D)[:, None]
+    return scaled.T @ scaled, mean
