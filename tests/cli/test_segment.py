@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 from legato.cli.app import app
 from legato.cli.segment import choices, data_source
 from legato.cli.segment import table as table_command
+from legato.studies.segment.model import build
+from legato.studies.segment.model_files import save_model
+from legato.studies.segment.settings import LayerSettings, ModelSettings
 
 COMMANDS = ("train", "evaluate", "predict", "compare", "iterations", "table", "download")
 
@@ -508,3 +511,29 @@ def test_download_shows_where_it_is(tmp_path, monkeypatch):
 def test_a_download_that_fails_leaves_nothing(tmp_path):
     assert failed(segment("download", tmp_path / "new", "--url", "ftp://nowhere"), "http")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_wants_the_model_without_the_layer_first(plain, tmp_path):
+    model = build(ModelSettings(("sky", "horizontal", "vertical"), layer=LayerSettings()))
+    with_layer = tmp_path / "with.safetensors"
+    save_model(
+        model, ModelSettings(("sky", "horizontal", "vertical"), layer=LayerSettings()), with_layer
+    )
+    result = segment(
+        "compare", with_layer, plain[0] / "model.safetensors", "--out", tmp_path / "x.png"
+    )
+    assert result.exit_code == 1
+    assert "give the model without it first" in " ".join(result.stderr.split())
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_training_that_is_told_to_end_says_so(tmp_path, monkeypatch):
+    from legato.studies.segment import training
+
+    def told(*args, **more):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(training, "train", told)
+    result = segment("train", "--quick", "--out", tmp_path)
+    assert result.exit_code == 143
+    assert "The same command goes on" in result.stderr

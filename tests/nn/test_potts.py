@@ -504,3 +504,22 @@ def test_a_long_solve_with_entropy_and_a_learned_balance_takes_the_precise_kerne
     assert Potts(LONG_SOLVE, epsilon=0.1, learn_balance=True)(cost).kernel == fastest
     assert Potts(LONG_SOLVE + 1, epsilon=0.1)(cost).kernel == fastest
     assert Potts(LONG_SOLVE + 1, learn_balance=True)(cost).kernel == fastest
+
+
+def test_derived_steps_count_as_constants() -> None:
+    """The weights' gradient is that of the iteration with its steps held fixed, as stated."""
+    generator = torch.Generator().manual_seed(0)
+    cost = torch.randn(1, 3, 4, 5, generator=generator, dtype=torch.float64)
+    w = torch.rand(1, 1, 2, 4, 5, generator=generator, dtype=torch.float64) + 0.1
+    largest = 2 * math.sqrt(2) * float(w.max())
+    gradients = []
+    for layer in (Potts(20), Potts(20, tau=1 / largest, sigma=1 / largest)):
+        weights = w.clone().requires_grad_()
+        layer(cost, weights).probabilities.square().sum().backward()
+        gradients.append(weights.grad)
+    torch.testing.assert_close(gradients[0], gradients[1])
+    weights = w.clone().requires_grad_()
+    steps = {"tau": 0.9 / largest, "sigma": 0.9 / largest}  # constants leave room for differences
+    assert torch.autograd.gradcheck(
+        lambda x: Potts(5, **steps)(cost, x).probabilities, weights, eps=1e-6, atol=1e-7
+    )

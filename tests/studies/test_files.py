@@ -1,6 +1,7 @@
 """Files are replaced as a whole or not at all."""
 
 import os
+import stat
 import threading
 
 import pytest
@@ -79,3 +80,14 @@ def test_a_reader_sees_old_or_new_never_half(tmp_path):
         write_text(path, letter * 100_000)
     reader.join()
     assert seen == {(100_000, 1)}
+
+
+def test_a_file_has_the_usual_permissions_whoever_wrote_it(tmp_path):
+    path = tmp_path / "file"
+    before = os.umask(0o022)
+    try:
+        with replacing(path) as temporary:
+            os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644

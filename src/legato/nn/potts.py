@@ -84,7 +84,10 @@ class Potts(nn.Module):
     ``forward(cost, weights)`` takes costs (B, L, H, W) or (B, L, D, H, W) and weights: None, a
     scalar, or a tensor whose axes are those of (B, L, E, *spatial) or one, for E directions
     (``neighbours`` 4: the axes; 8: and the diagonals, in the plane). Steps are τ = r/‖K‖ and
-    σ = 1/(r‖K‖) with ``balance`` r, learned if ``learn_balance``; or give ``tau`` and ``sigma``.
+    σ = 1/(r‖K‖) with ``balance`` r, learned if ``learn_balance``; ‖K‖ comes from the largest weight
+    of the batch, and its own dependence on the weights is not differentiated: the gradient is that
+    of the iteration with these steps held fixed. Give ``tau`` and ``sigma`` where a result must not
+    depend on the other images of a batch. Costs are float32 or float64, under autocast too.
     ``gradient`` is Unroll (default; ``last``, ``checkpoint``), or, with ``epsilon`` > 0, any of
     the fixed-point family. ``kernel`` overrides the choice among "triton", "numba", "reference".
     Reference: Section 7 of Ochs et al. (2016).

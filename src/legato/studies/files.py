@@ -19,12 +19,20 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())  # some writers make files for their owner only
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _umask() -> int:
+    """The permissions that new files do not get; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str) -> None:

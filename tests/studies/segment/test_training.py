@@ -94,6 +94,22 @@ def test_ctrl_c_works_again_afterwards(study, tmp_path):
         signal.signal(signal.SIGINT, before)
 
 
+def test_sigterm_does_not_look_like_success(study, tmp_path):
+    """Batch systems send it; an exit code of 0 would let their scripts go on without a model."""
+
+    class Told(Callback):
+        def on_train_batch_end(self, *args):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *args: None)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            study.train(tmp_path, Told())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+
+
 def test_the_log_has_a_line_an_epoch(straight, study):
     rows = log_of(straight[0])
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]

@@ -91,6 +91,11 @@ def _from_models(
             f"The two models tell different classes apart: {', '.join(classes)}, and "
             f"{', '.join(models[1][1].classes)}."
         )
+    if models[0][1].layer is not None and models[1][1].layer is None:
+        raise InputError(
+            f"{sources[0]} has the layer and {sources[1]} has none: give the model without it "
+            "first, so that the columns have the right names."
+        )
     found, which = open_for_model(sources[0].parent, classes, data, images, masks, split)
     say(f"On {which}.")
     maps: list[dict[str, Tensor]] = [{}, {}]

@@ -59,11 +59,12 @@ def source_of(
         raise InputError(f"--classes is surfaces or regions, not {classes!r}.")
     if names is not None and images is None:
         raise InputError("--names is for masks of your own; other data sets name their classes.")
-    if images is not None:
+    # Absolute: `evaluate` finds the data again from another folder.
+    if images is not None and masks is not None:
         own = None if names is None else tuple(names)
-        return Source(images=str(images), masks=str(masks), names=own)
+        return Source(images=str(images.absolute()), masks=str(masks.absolute()), names=own)
     if data is not None:
-        return Source(stanford=str(data), classes=classes)
+        return Source(stanford=str(data.absolute()), classes=classes)
     if classes != "surfaces":
         raise InputError(
             "The scenes that legato draws have the classes surfaces; give --data for others."

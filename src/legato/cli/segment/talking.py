@@ -43,6 +43,9 @@ def plainly(interrupted: str = "Interrupted.") -> Iterator[None]:
         except KeyboardInterrupt:
             Console(stderr=True).print(f"\n{escape(interrupted)}", soft_wrap=True)
             raise typer.Exit(130) from None
+        except SystemExit as error:  # a training that was told to end
+            Console(stderr=True).print(escape(interrupted), soft_wrap=True)
+            raise typer.Exit(error.code if isinstance(error.code, int) else 1) from None
 
 
 def say(line: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from legato.errors import InputError
 from legato.studies.segment.checkpoints import AtomicCheckpoints, LastEpoch, require_resumable
@@ -113,7 +114,11 @@ def _tensorboard(folder: Path) -> TensorBoardLogger:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C stays a KeyboardInterrupt: Lightning makes it an exit, and ignores the next one."""
+    """Ctrl-C stays a KeyboardInterrupt, and SIGTERM, which batch systems send, ends with 143.
+
+    Lightning turns the first into an exit and ignores the next one; the second it makes an exit
+    with code 0, after which a script would go on as if the training had finished.
+    """
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if main else None
     try:
@@ -121,6 +126,8 @@ def _interruptible() -> Iterator[None]:
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from error
+        if isinstance(error, SIGTERMException):
+            raise SystemExit(128 + signal.SIGTERM) from error
         raise
     finally:
         if main:

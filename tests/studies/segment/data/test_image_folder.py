@@ -4,7 +4,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from legato.studies.segment.data import IGNORE, DataError, DataWarning, ImageFolder, read_mask
+from legato.studies.segment.data import IGNORE, DataError, ImageFolder, read_mask
 
 MASK = numpy.array([[0, 1, 2], [2, 255, 0]], numpy.uint8)
 
@@ -102,7 +102,7 @@ def test_a_label_beyond_the_classes(folders):
         ImageFolder(*folders, ["x", "y"])
 
 
-@pytest.mark.parametrize("names", [[], ["one"], ["many"] * 256])
+@pytest.mark.parametrize("names", [[], ["one"], [f"many {i}" for i in range(256)]])
 def test_too_few_or_too_many_classes(folders, names):
     with pytest.raises(DataError, match="2 to 255 classes"):
         ImageFolder(*folders, names)
@@ -117,9 +117,15 @@ def test_foreground_written_as_255(folders):
 
 def test_grey_levels_in_place_of_labels(folders):
     change(folders, numpy.full_like(MASK, 128))
-    with pytest.warns(DataWarning, match="look like grey levels") as warned:
-        assert len(ImageFolder(*folders).class_names) == 129
-    assert warned[0].filename == __file__
+    with pytest.raises(DataError, match=r"up to 128, but none is .*look like grey levels"):
+        ImageFolder(*folders)
+    names = [f"level {index}" for index in range(129)]
+    assert ImageFolder(*folders, names).class_names == tuple(names)
+
+
+def test_two_classes_of_one_name(folders):
+    with pytest.raises(DataError, match="the same name: a, a, c"):
+        ImageFolder(*folders, ["a", "a", "c"])
 
 
 def test_two_images_of_one_name(folders):

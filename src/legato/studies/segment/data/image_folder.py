@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from legato.studies.segment.data.datasets import IGNORE, Dataset, Sample, check_sample
-from legato.studies.segment.data.errors import DataError, DataWarning, some
+from legato.studies.segment.data.errors import DataError, some
 from legato.studies.segment.data.image_files import SUFFIXES, open_image, read_bytes, read_image
 from legato.studies.segment.data.palettes import distinct_colours
 
@@ -43,6 +42,8 @@ class ImageFolder(Dataset):
         self.class_names = () if class_names is None else tuple(class_names)
         if class_names is not None and not 2 <= len(self.class_names) <= IGNORE:
             raise DataError(f"A data set has 2 to {IGNORE} classes, not {len(self.class_names)}.")
+        if len(set(self.class_names)) < len(self.class_names):
+            raise DataError(f"Two classes have the same name: {', '.join(self.class_names)}.")
         with ThreadPoolExecutor() as pool:  # decoding leaves the interpreter's lock
             present = set[int]().union(*pool.map(self._labels_of, range(len(self))))
         if present == {0}:
@@ -51,15 +52,15 @@ class ImageFolder(Dataset):
                 "255 means unknown: where it is meant as a second class, save it as 1."
             )
         if class_names is None:
-            self.class_names = tuple(f"class {index}" for index in range(max(present) + 1))
-            if 4 * len(present) < len(self.class_names):
-                warnings.warn(
-                    f"The masks in {masks} hold {len(present)} different labels, the largest is "
-                    f"{max(present)}: these look like grey levels. Labels are meant to be 0, 1, …; "
-                    "name the classes if this is right.",
-                    DataWarning,
-                    stacklevel=2,
+            missing = sorted(set(range(max(present) + 1)) - present)
+            if missing:
+                raise DataError(
+                    f"The masks in {masks} hold labels up to {max(present)}, but none is "
+                    f"{some([str(label) for label in missing])}: these look like grey levels, or "
+                    "one mask holds a wrong value. Labels are meant to be 0, 1, …, 255 where "
+                    "unknown; name all classes (--names) if this is right."
                 )
+            self.class_names = tuple(f"class {index}" for index in range(max(present) + 1))
         self.palette = distinct_colours(len(self.class_names))
 
     def __getitem__(self, index: int) -> Sample:
