@@ -129,6 +129,12 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         "Convolution, circular": OperatorCase(
             lg.Convolution(r(3, 2, 3, 4), "circular"), at(2, 8, 9)
         ),
+        "Convolution 1-D, mirror": OperatorCase(
+            lg.Convolution(r(2, 3, 4), "mirror"), at(3, 20), tight=1.06
+        ),
+        "Convolution 2-D, mirror": OperatorCase(
+            lg.Convolution(r(4, 2, 3, 4), "mirror"), at(3, 2, 9, 8), tight=1.06
+        ),
         "Diagonal": OperatorCase(lg.Diagonal(r(6, seed=6)), at(4, 6)),
         "Identity": OperatorCase(lg.Identity(), at(4, 6)),
         "Stack": OperatorCase(lg.Stack(lg.Gradient(), lg.Identity()), at(9, 8), tight=1.1),

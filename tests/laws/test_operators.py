@@ -131,10 +131,11 @@ def test_differences_look_where_their_offsets_point():
         (lambda p: lg.Gradient(weights=p), rand(2, 2, 2)),
         (lambda p: lg.Convolution(p), randn(2, 2, 2, 3)),
         (lambda p: lg.Convolution(p, "circular"), randn(2, 2, 2, 2)),
+        (lambda p: lg.Convolution(p, "mirror"), randn(2, 2, 2, 2)),
         (lambda p: lg.Diagonal(p), randn(4)),
         (lambda p: p.sum() * lg.Identity(), randn(2)),
     ],
-    ids=["Dense", "Gradient", "Convolution", "Circular", "Diagonal", "Scaled"],
+    ids=["Dense", "Gradient", "Convolution", "Circular", "Mirror", "Diagonal", "Scaled"],
 )
 def test_operators_are_differentiable_in_their_parameters(build, parameter):
     shape = {3: (2, 2), 4: (2, 2, 2)}.get(parameter.ndim, (4,))

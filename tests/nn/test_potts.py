@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import legato as lg
 from legato.nn import ContrastWeights, Potts, PottsOutput, PottsState, Scale, log_loss
+from legato.nn.kernels import potts_choice
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_reference import model
 from legato.nn.potts import LONG_SOLVE
@@ -397,7 +398,7 @@ def test_the_kernel_is_chosen_overridden_and_reported() -> None:
 
 
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lg.nn.kernels, "available", lambda package: False)
+    monkeypatch.setattr(potts_choice, "available", lambda package: False)
     assert Potts(2)(randn(1, 3, 4, 5)).kernel == "reference"
 
 

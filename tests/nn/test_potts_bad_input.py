@@ -18,10 +18,10 @@ from legato.nn import (
     Potts,
     PottsState,
     Scale,
-    kernels,
     log_loss,
     softmax_loss,
 )
+from legato.nn.kernels import choice, potts_choice
 from makers import randn
 
 COST = randn(2, 3, 4, 5)
@@ -38,7 +38,7 @@ def raises(error: type[Exception], *words: str) -> Any:
 def test_cost_must_be_finite(bad: float) -> None:
     cost = COST.clone()
     cost[0, 1, 2, 3] = bad
-    with raises(errors.InputError, "cost", "1 NaN or infinite", "of 120", "clip"):
+    with raises(errors.InputError, "cost", "1 NaN or infinite", "of 120", "nan_to_num"):
         Potts(3)(cost)
 
 
@@ -128,9 +128,9 @@ def test_weights_are_finite(bad: float) -> None:
 
 
 def test_weights_match_the_cost() -> None:
-    with raises(errors.InputError, "weights are torch.float32", "cost is torch.float64"):
+    with raises(errors.InputError, "weights and cost", "torch.float32 and torch.float64"):
         Potts(3)(COST, torch.ones(()))
-    with raises(errors.InputError, "weights are on meta", "cost is on cpu"):
+    with raises(errors.InputError, "weights and cost", "on meta and cpu"):
         Potts(3)(COST, torch.ones((), device="meta").double())
     with raises(errors.InputError, "number or a tensor", "list"):
         Potts(3)(COST, [1.0, 2.0])
@@ -251,19 +251,19 @@ def stand_in(device: str, labels: int) -> Tensor:
 
 @pytest.fixture
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_said", set())
-    monkeypatch.setattr(kernels, "_loaded", {})
+    monkeypatch.setattr(choice, "_said", set())
+    monkeypatch.setattr(potts_choice, "_loaded", {})
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
 @pytest.mark.usefixtures("nothing_said")
 def test_cuda_without_triton_falls_back_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "available", lambda package: package != "triton")
+    monkeypatch.setattr(potts_choice, "available", lambda package: package != "triton")
     with pytest.warns(errors.LegatoWarning, match="Triton is not installed.*reference"):
-        assert kernels.choose_kernel(stand_in("cuda", 3))[0] == "reference"
+        assert potts_choice.choose_kernel(stand_in("cuda", 3))[0] == "reference"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert kernels.choose_kernel(stand_in("cuda", 3))[0] == "reference"
+        assert potts_choice.choose_kernel(stand_in("cuda", 3))[0] == "reference"
 
 
 @pytest.mark.usefixtures("nothing_said")
@@ -271,11 +271,11 @@ def test_cuda_without_triton_falls_back_and_says_so_once(monkeypatch: pytest.Mon
 def test_too_many_labels_for_the_fused_kernels(
     monkeypatch: pytest.MonkeyPatch, override: str | None
 ) -> None:
-    monkeypatch.setattr(kernels, "available", lambda package: True)
-    monkeypatch.setattr(kernels, "load_kernel", lambda name: name)
-    assert kernels.choose_kernel(stand_in("cuda", 64), override) == ("triton", "triton")
+    monkeypatch.setattr(potts_choice, "available", lambda package: True)
+    monkeypatch.setattr(potts_choice, "load_kernel", lambda layer, name: name)
+    assert potts_choice.choose_kernel(stand_in("cuda", 64), override) == ("triton", "triton")
     with pytest.warns(errors.LegatoWarning, match="up to 64 labels, and there are 65"):
-        assert kernels.choose_kernel(stand_in("cuda", 65), override)[0] == "reference"
+        assert potts_choice.choose_kernel(stand_in("cuda", 65), override)[0] == "reference"
 
 
 def test_the_cpu_kernel_has_no_such_limit() -> None:
@@ -291,7 +291,7 @@ def test_the_cpu_kernel_has_no_such_limit() -> None:
 def test_a_kernel_belongs_to_its_device(kernel: str, device: str) -> None:
     home = {"triton": "cuda", "numba": "cpu"}[kernel]
     with raises(errors.InputError, kernel, f"on {home}", f"cost is on {device}", "kernel=None"):
-        kernels.choose_kernel(stand_in(device, 3), kernel)
+        potts_choice.choose_kernel(stand_in(device, 3), kernel)
 
 
 @pytest.mark.usefixtures("nothing_said")
@@ -299,10 +299,10 @@ def test_a_kernel_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     def missing(name: str) -> None:
         raise ImportError("No module named 'numba'")
 
-    monkeypatch.setattr(kernels.importlib, "import_module", missing)
+    monkeypatch.setattr(choice.importlib, "import_module", missing)
     with raises(errors.InputError, "numba kernel", "No module named 'numba'", "kernel=None"):
-        kernels.choose_kernel(COST, "numba")
-    assert kernels.available("numba") is False
+        potts_choice.choose_kernel(COST, "numba")
+    assert choice.available("numba") is False
 
 
 # --- losses ---------------------------------------------------------------------------------------

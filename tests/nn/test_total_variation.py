@@ -14,8 +14,8 @@ from torch import Tensor
 
 import legato as lg
 from legato import errors
-from legato.nn import TotalVariation, kernels
-from legato.nn.kernels import tv_choice
+from legato.nn import TotalVariation
+from legato.nn.kernels import choice, tv_choice
 from legato.operators import Gradient
 from makers import rand, randn
 
@@ -361,9 +361,9 @@ def test_a_euclidean_norm_has_one_weight() -> None:
 
 
 def test_weight_matches_the_image() -> None:
-    with raises(errors.InputError, "weight is torch.float32", "image is torch.float64"):
+    with raises(errors.InputError, "weight and image", "torch.float32 and torch.float64"):
         TotalVariation(3)(IMAGE, torch.ones(()))
-    with raises(errors.InputError, "weight is on meta", "image is on cpu"):
+    with raises(errors.InputError, "weight and image", "on meta and cpu"):
         TotalVariation(3)(IMAGE, torch.ones((), device="meta").double())
     with raises(errors.InputError, "number or a tensor", "list"):
         TotalVariation(3)(IMAGE, [0.1])
@@ -400,7 +400,7 @@ def test_a_start_is_sound() -> None:
     dual = TotalVariation(3)(IMAGE, 0.1).dual
     with raises(errors.InputError, "dual", "NaN"):
         TotalVariation(3)(IMAGE, 0.1, dual * torch.nan)
-    with raises(errors.InputError, "dual is torch.float32"):
+    with raises(errors.InputError, "dual and image", "torch.float32 and torch.float64"):
         TotalVariation(3)(IMAGE, 0.1, dual.float())
 
 
@@ -409,7 +409,7 @@ def test_a_start_is_sound() -> None:
 
 @pytest.fixture
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_said", set())
+    monkeypatch.setattr(choice, "_said", set())
 
 
 @pytest.mark.usefixtures("nothing_said")
@@ -437,9 +437,9 @@ def test_a_kernel_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     def missing(name: str) -> None:
         raise ImportError("No module named 'numba'")
 
-    monkeypatch.setattr(tv_choice.importlib, "import_module", missing)
+    monkeypatch.setattr(choice.importlib, "import_module", missing)
     with raises(errors.InputError, "numba kernel", "No module named 'numba'", "kernel=None"):
-        tv_choice.load_kernel("numba")
+        choice.load_kernel("tv", "numba")
 
 
 def test_it_says_what_it_is() -> None:

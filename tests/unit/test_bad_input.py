@@ -182,7 +182,7 @@ def test_shapes_that_do_not_fit():
     with raises(errors.InputError, "as large as the kernel"):
         lg.Convolution(torch.zeros(1, 1, 5), "circular")(torch.zeros(1, 4))
     with raises(errors.InputError, "boundary"):
-        lg.Convolution(torch.zeros(1, 1, 5), "mirror")
+        lg.Convolution(torch.zeros(1, 1, 5), "reflect")
     with raises(errors.InputError, r"\(out, in, \*size\)"):
         lg.Convolution(torch.zeros(5))
     with raises(errors.InputError, "one number"):

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from legato._files import replacing
 from legato._precision import full_precision
 from legato.algorithms import PrimalDual, Stop
 from legato.errors import CheckpointError, InputError
 from legato.functions import Box, Linear, SquaredNorm
 from legato.geometry import Euclidean, Geometry, Interval
 from legato.gradients import GradientStrategy, Unroll
-from legato.nn.filter_bank import FilterBank
-from legato.nn.images import require_finite, require_image, require_iterations, require_like
+from legato.nn.inputs import require_finite, require_image, require_iterations, require_like
 from legato.nn.noise import noise_level
+from legato.operators import Convolution
 from legato.problems import Saddle
 from legato.solve import solve
 
@@ -152,7 +153,7 @@ class AnalysisDenoiser(nn.Module):
         with full_precision():
             self._require_image(image)
             w = self._weights_for(image, sigma)
-            operator = FilterBank(self.filters)
+            operator = Convolution(self.filters, "mirror")
             problem = Saddle(operator, Box(-w, w), nonsmooth=SquaredNorm() + Linear(-image))
             geometry: Geometry = Euclidean()
             if self.interval:
@@ -160,7 +161,7 @@ class AnalysisDenoiser(nn.Module):
                 assert isinstance(ball, Box)
                 geometry = Interval(ball.lo, ball.hi)
             algorithm = PrimalDual(
-                dual_geometry=geometry, balance=self.balance, norm=self._norm_of(operator)
+                dual_geometry=geometry, balance=self.balance, norm=self._norm_for(operator, image)
             )
             stop = Stop(self.iterations)
             done = solve(problem, algorithm, image, gradient=self.gradient, stop=stop)
@@ -209,12 +210,12 @@ class AnalysisDenoiser(nn.Module):
         level = level.clamp(min=1e-6).reshape(-1, 1, 1, 1)
         return w * level ** self.powers.reshape(1, -1, 1, 1)
 
-    def _norm_of(self, operator: FilterBank) -> Tensor:
-        """The filters' norm, computed again only when the filters have changed."""
+    def _norm_for(self, operator: Convolution, image: Tensor) -> Tensor:
+        """The filters' norm, computed again only when filters or images have changed in kind."""
         c = self.coefficients
-        key = (c._version, c.data_ptr(), c.dtype, c.device)
+        key = (c._version, c.data_ptr(), c.dtype, c.device, image.shape[1:])
         if self._norm is None or self._norm[0] != key:
-            self._norm = (key, operator.norm())
+            self._norm = (key, operator.norm(image))
         return self._norm[1]
 
     # --- files ------------------------------------------------------------------------------------
@@ -228,7 +229,8 @@ class AnalysisDenoiser(nn.Module):
             "interval": self.interval, "balance": self.balance,
         }  # fmt: skip
         tensors = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
-        save_file(tensors, str(path), metadata={_KEY: json.dumps(settings)})
+        with replacing(Path(path)) as temporary:
+            save_file(tensors, str(temporary), metadata={_KEY: json.dumps(settings)})
 
     @classmethod
     def load(

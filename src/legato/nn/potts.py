@@ -10,12 +10,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from legato._checks import as_number, values_readable
+from legato._checks import as_number
 from legato._precision import full_precision
 from legato.errors import GradientError, InputError, StepError
 from legato.gradients import GradientStrategy, Unroll
-from legato.nn.kernels import choose_kernel, require_known
+from legato.nn.inputs import (
+    cheap_to_read,
+    require_finite,
+    require_iterations,
+    require_like,
+    require_nonnegative,
+)
+from legato.nn.kernels.choice import require_known
 from legato.nn.kernels.neighbourhood import Offset, offsets
+from legato.nn.kernels.potts_choice import KERNELS, choose_kernel
 from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
 from legato.nn.kernels.potts_reference import model, solve_implicitly
 from legato.problems import Saddle
@@ -110,8 +118,7 @@ class Potts(nn.Module):
         kernel: str | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-            raise InputError(f"Potts needs a positive number of iterations, not {iterations!r}.")
+        require_iterations(iterations, "Potts")
         if (tau is None) != (sigma is None):
             raise StepError("Give both tau and sigma, or neither.")
         for name, value in (("balance", balance), ("tau", tau), ("sigma", sigma)):
@@ -123,7 +130,7 @@ class Potts(nn.Module):
             raise InputError(f"neighbours must be 4 or 8, not {neighbours!r}.")
         if learn_balance and tau is not None:
             raise StepError("tau and sigma leave no balance to learn: give one or the other.")
-        require_known(kernel)
+        require_known(kernel, KERNELS)
         self.iterations = iterations
         self.tau, self.sigma = tau, sigma
         self.neighbours = neighbours
@@ -265,23 +272,7 @@ def _require_cost(cost: Tensor, neighbours: int) -> None:
         raise InputError(f"cost of shape {tuple(cost.shape)} is empty: nothing to segment.")
     if neighbours == 8 and cost.ndim == 5:
         raise InputError("8 neighbours exist in the plane only; use neighbours=4 for volumes.")
-    _require_finite(cost, "cost")
-
-
-def _cheap_to_read(tensor: Tensor) -> bool:
-    """Not on a GPU, which would wait in every training step: there NaN shows in the loss."""
-    return not tensor.is_cuda and values_readable()
-
-
-def _require_finite(tensor: Tensor, name: str) -> None:
-    if not _cheap_to_read(tensor):
-        return
-    if not bool(torch.isfinite(tensor.detach()).all()):
-        count = int((~torch.isfinite(tensor.detach())).sum())
-        raise InputError(
-            f"{name} holds {count} NaN or infinite values of {tensor.numel()}. Look for an "
-            "overflow in the network, or clip its output."
-        )
+    require_finite(cost, "cost")
 
 
 def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: int) -> Tensor:
@@ -290,17 +281,10 @@ def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: i
     if weights is not None:
         if not isinstance(weights, Tensor):
             raise InputError(f"weights must be a number or a tensor, not {type(weights).__name__}.")
-        if weights.device != cost.device:
-            raise InputError(f"weights are on {weights.device}, cost is on {cost.device}.")
-        if weights.dtype != cost.dtype:
-            raise InputError(f"weights are {weights.dtype}, cost is {cost.dtype}.")
+        require_like(weights, cost, "weights", "cost")
     w = canonical_weights(weights, cost, directions)
-    _require_finite(w, "weights")
-    if _cheap_to_read(w) and not bool((w.detach() >= 0).all()):
-        raise InputError(
-            f"weights must be non-negative, but their smallest entry is {float(w.detach().min()):g}"
-            ": the energy would not be convex. Parametrise them, e.g. by softplus."
-        )
+    require_finite(w, "weights")
+    require_nonnegative(w, "weights")
     return w
 
 
@@ -318,7 +302,7 @@ def _require_state(state: PottsState | None, cost: Tensor, directions: int) -> P
                 f"The state's {name} variable has shape {found[0]}, {found[1]} on {found[2]}, but "
                 f"this cost needs {tuple(shape)}, {cost.dtype} on {cost.device}."
             )
-        _require_finite(tensor, f"The state's {name} variable")
+        require_finite(tensor, f"The state's {name} variable")
     return state
 
 
@@ -327,7 +311,7 @@ def _require_stable(tau: Tensor, sigma: Tensor, norm: Tensor) -> None:
     product = tau * sigma * norm * norm
     if tau.is_cuda:
         torch._assert_async(product <= 1 + 1e-5, "Potts: tau·sigma·‖K‖² exceeds 1")
-    elif _cheap_to_read(product) and as_number(product) > 1 + 1e-5:
+    elif cheap_to_read(product) and as_number(product) > 1 + 1e-5:
         raise StepError(
             f"tau·sigma·‖K‖² = {as_number(product):g} exceeds 1 (‖K‖ ≤ {as_number(norm):g} for "
             "these weights): the iteration need not converge. Take smaller steps, or leave both "

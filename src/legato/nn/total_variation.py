@@ -13,14 +13,15 @@ from legato._precision import full_precision
 from legato.errors import InputError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.nn.images import (
+from legato.nn.inputs import (
     require_finite,
     require_image,
     require_iterations,
     require_like,
     require_nonnegative,
 )
-from legato.nn.kernels.tv_choice import choose_kernel, require_known
+from legato.nn.kernels.choice import require_known
+from legato.nn.kernels.tv_choice import KERNELS, choose_kernel
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates, canonical_weight
 from legato.nn.kernels.tv_reference import attach, by_engine, gap, model
 from legato.problems import Saddle
@@ -93,7 +94,7 @@ class TotalVariation(nn.Module):
     ) -> None:
         super().__init__()
         require_iterations(iterations, "TotalVariation")
-        require_known(kernel)
+        require_known(kernel, KERNELS)
         self.iterations = iterations
         self.coupling = Coupling(bool(isotropic), bool(joint_channels))
         self.gradient = Unroll() if gradient is None else gradient

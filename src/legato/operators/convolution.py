@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from legato._tree import Var
 from legato.errors import InputError
-from legato.operators.base import Operator
+from legato.operators.base import Operator, lanczos_norm
 
 _CORRELATE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -25,9 +25,10 @@ class Convolution(Operator):
 
     .. math:: (Kx)_o = \sum_i d_{oi} * x_i
 
-    As in neural networks the kernel is not flipped. ``boundary`` is "zero" or "circular"; one, two
-    and three spatial axes work. ‖K‖ is bounded by the largest singular value of the symbol over
-    all frequencies. Reference: Peyré and Fadili (2011), task-driven analysis priors.
+    As in neural networks the kernel is not flipped. ``boundary`` is "zero", "circular" or "mirror"
+    (the edge pixel is repeated: filters of mean zero answer zero to a constant up to the border);
+    one, two and three spatial axes work. ‖K‖ is bounded by the largest singular value of the symbol
+    over all frequencies. Reference: Peyré and Fadili (2011), task-driven analysis priors.
     """
 
     kernel: Tensor
@@ -39,8 +40,10 @@ class Convolution(Operator):
                 "Convolution needs a kernel of shape (out, in, *size) with one to three spatial "
                 f"axes, not {tuple(self.kernel.shape)}."
             )
-        if self.boundary not in ("zero", "circular"):
-            raise InputError(f"boundary must be 'zero' or 'circular', not {self.boundary!r}.")
+        if self.boundary not in ("zero", "circular", "mirror"):
+            raise InputError(
+                f"boundary must be 'zero', 'circular' or 'mirror', not {self.boundary!r}."
+            )
 
     @property
     def _size(self) -> tuple[int, ...]:
@@ -54,20 +57,18 @@ class Convolution(Operator):
                 f"{what} needs shape (…, {channels}, {', '.join('*' * axes)}) for a kernel of "
                 f"shape {tuple(self.kernel.shape)}, but got {tuple(x.shape)}."
             )
-        if self.boundary == "circular" and any(
+        if self.boundary != "zero" and any(
             k > n for k, n in zip(self._size, x.shape[-axes:], strict=True)
         ):
             raise InputError(
-                f"A circular convolution needs images at least as large as the kernel "
+                f"A {self.boundary} convolution needs images at least as large as the kernel "
                 f"{self._size}, but got {tuple(x.shape[-axes:])}."
             )
         return x.reshape(-1, *x.shape[-axes - 1 :])
 
     def __call__(self, x: Var) -> Var:
         images = self._images(x, self.kernel.shape[1], "Convolution")
-        mode = "constant" if self.boundary == "zero" else "circular"
-        padding = [p for k in reversed(self._size) for p in ((k - 1) // 2, k // 2)]
-        out = _CORRELATE[len(self._size)](F.pad(images, padding, mode=mode), self.kernel)
+        out = _CORRELATE[len(self._size)](self._pad(images), self.kernel)
         return out.reshape(*x.shape[: -len(self._size) - 1], *out.shape[1:])
 
     def adjoint(self, y: Var) -> Var:
@@ -77,25 +78,50 @@ class Convolution(Operator):
             out = self._unpad(out, axis, (k - 1) // 2, k // 2)
         return out.reshape(*y.shape[: -len(self._size) - 1], *out.shape[1:])
 
+    def _pad(self, images: Tensor) -> Tensor:
+        if self.boundary != "mirror":  # torch's own mirror leaves the edge pixel out
+            mode = "constant" if self.boundary == "zero" else "circular"
+            padding = [p for k in reversed(self._size) for p in ((k - 1) // 2, k // 2)]
+            return F.pad(images, padding, mode=mode)
+        for axis, k in enumerate(self._size, start=2):
+            before, after, n = (k - 1) // 2, k // 2, images.shape[axis]
+            head = images.narrow(axis, 0, before).flip(axis)
+            tail = images.narrow(axis, n - after, after).flip(axis)
+            images = torch.cat([head, images, tail], dim=axis)
+        return images
+
     def _unpad(self, padded: Tensor, axis: int, before: int, after: int) -> Tensor:
-        """The adjoint of padding one axis: drop what was zero, add back what was wrapped."""
+        """The adjoint of padding one axis: drop what was zero, add back what was repeated."""
         n = padded.shape[axis] - before - after
         inner = padded.narrow(axis, before, n)
         if self.boundary == "zero":
             return inner
         head = padded.narrow(axis, 0, before)
         tail = padded.narrow(axis, before + n, after)
+        if self.boundary == "mirror":  # the head came from the beginning, in reverse
+            head, tail = tail.flip(axis), head.flip(axis)
         shape = list(inner.shape)
-        shape[axis] = n - before
-        wrapped_head = torch.cat([inner.new_zeros(shape), head], dim=axis)
-        shape[axis] = n - after
-        wrapped_tail = torch.cat([tail, inner.new_zeros(shape)], dim=axis)
-        return inner + wrapped_head + wrapped_tail
+        shape[axis] = n - head.shape[axis]
+        at_end = torch.cat([inner.new_zeros(shape), head], dim=axis)
+        shape[axis] = n - tail.shape[axis]
+        at_start = torch.cat([tail, inner.new_zeros(shape)], dim=axis)
+        return inner + at_end + at_start
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
-        """The supremum of the symbol's norm, from samples (Bernstein: error factor 1/cos)."""
+        """The supremum of the symbol's norm, from samples (Bernstein: error factor 1/cos).
+
+        With a mirror, images are continued to ones 2ᵃ times as large for a axes, hence √2ᵃ times
+        that; for images like ``like``, Lanczos' method says how much of it is true.
+        """
         axes = len(self._size)
+        if self.boundary == "mirror":
+            proven = Convolution(self.kernel).norm() * math.sqrt(2**axes)
+            if like is None:
+                return proven
+            one = like.detach().reshape(-1, *like.shape[-axes - 1 :])[:1]
+            found = lanczos_norm(Convolution(self.kernel.detach(), "mirror"), one, accuracy=0.05)
+            return torch.minimum(found, proven)
         exact = self.boundary == "circular" and like is not None
         if like is not None and exact:
             shape = tuple(like.shape[-axes:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import warnings
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from legato._files import replacing
 from legato.errors import CheckpointError, CheckpointWarning, InputError
 
 _FORMAT = 1
@@ -39,16 +39,12 @@ class Checkpoint:
     def save(self, content: dict[str, Any]) -> None:
         """Write atomically; a failure warns and leaves the last good file in place."""
         path = Path(self.path)
-        buffer = io.BytesIO()
+        buffer = io.BytesIO()  # torch, writing by itself, would not say why a disk refuses
         torch.save({"format": _FORMAT, **content}, buffer)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
+            with replacing(path) as temporary, open(temporary, "wb") as file:
                 file.write(buffer.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
         except OSError as error:
             warnings.warn(
                 f"The checkpoint {path} could not be written ({error}). The fit goes on, and the "
@@ -56,9 +52,6 @@ class Checkpoint:
                 CheckpointWarning,
                 stacklevel=3,
             )
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
 
     def load(self) -> dict[str, Any] | None:
         """The content of the file, or None where there is none."""

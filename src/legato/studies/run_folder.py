@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from legato._files import write_text
 from legato.errors import InputError
-from legato.studies.files import write_text
 from legato.studies.provenance import provenance
 
 

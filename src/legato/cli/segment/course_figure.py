@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from legato.cli.segment.style import BLUE, GREEN, ORANGE, picture
+from legato.cli.picture import BLUE, GREEN, VERMILION, picture
 
 
 def draw_course(path: Path, log: Sequence[dict[str, str]]) -> None:
@@ -15,7 +15,7 @@ def draw_course(path: Path, log: Sequence[dict[str, str]]) -> None:
         left.plot(*_points(log, "loss"), color=BLUE, marker=".")
         left.set(title="training loss, mean over labelled pixels", xlabel="epoch")
         for name, label, colour, marker in (
-            ("accuracy", "pixel accuracy", ORANGE, "o"),
+            ("accuracy", "pixel accuracy", VERMILION, "o"),
             ("iou", "mean IoU", GREEN, "s"),
         ):
             epochs, values = _points(log, name)

@@ -35,9 +35,9 @@ def evaluate(
     is none.
     """
     with plainly():
+        from legato._files import write_text
         from legato.cli.segment.choices import device_of, own_network, precision_of
         from legato.cli.segment.data_source import open_for_model
-        from legato.studies.files import write_text
         from legato.studies.provenance import provenance
         from legato.studies.segment import evaluation
         from legato.studies.segment.data import collate

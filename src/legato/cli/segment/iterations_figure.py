@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from legato.cli.segment.style import BLUE, ORANGE, picture
+from legato.cli.picture import BLUE, VERMILION, picture
 
 _PANELS = (
     ("loss", "loss per pixel"),
@@ -28,7 +28,7 @@ def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
         for axes, (key, name) in zip(figure.subplots(1, 3), _PANELS, strict=True):
             for average, label, colour, marker in (
                 (False, "last iterate", BLUE, "o"),
-                (True, "averaged iterate", ORANGE, "s"),
+                (True, "averaged iterate", VERMILION, "s"),
             ):
                 points = [p for p in results["points"] if p["average"] == average]
                 if not points:

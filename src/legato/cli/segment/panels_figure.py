@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from torch import Tensor
 
+from legato.cli.picture import INK, picture
 from legato.cli.segment.colours import UNKNOWN, overlay
-from legato.cli.segment.style import INK, picture
 from legato.studies.segment.data import IGNORE, Dataset, Sample
 
 _WIDTH = 2.15  # inches of a panel

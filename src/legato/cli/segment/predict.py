@@ -85,8 +85,8 @@ def _names(images: list[Path]) -> dict[Path, str]:
 def _write(folder: Path, name: str, image: Tensor, labels: Tensor, palette: Any) -> None:
     from PIL import Image
 
+    from legato._files import replacing
     from legato.cli.segment.colours import overlay
-    from legato.studies.files import replacing
 
     coded = Image.fromarray(labels.numpy()).convert("P")
     coded.putpalette([level for colour in palette for level in colour])

@@ -58,13 +58,13 @@ def table(
     table.md and a figure.
     """
     with plainly("Interrupted. The same command goes on from here."):
+        from legato._files import write_text
         from legato.cli.segment.choices import device_of, listed, precision_of, vgg_file
         from legato.cli.segment.data_source import open_split, source_of
         from legato.cli.segment.run_settings import require_same
         from legato.cli.segment.table_figure import draw_table
         from legato.cli.segment.table_text import markdown, rich_table
         from legato.errors import InputError
-        from legato.studies.files import write_text
         from legato.studies.run_folder import RunFolder
         from legato.studies.segment.table import finish_table, run_seed
 

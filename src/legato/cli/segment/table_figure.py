@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from legato.cli.segment.style import BLUE, GREY, INK, ORANGE, picture
+from legato.cli.picture import BLUE, GREY, INK, VERMILION, picture
 
 
 def draw_table(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -21,7 +21,7 @@ def draw_table(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
         ):
             for key, label, colour, shift, marker in (
                 ("iou", "mean IoU", BLUE, -0.19, "o"),
-                ("accuracy", "pixel accuracy", ORANGE, 0.19, "s"),
+                ("accuracy", "pixel accuracy", VERMILION, 0.19, "s"),
             ):
                 shown = [(place, row[part][key]) for place, row in enumerate(rows.values())
                          if part in row]  # fmt: skip

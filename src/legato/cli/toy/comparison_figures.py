@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from legato.cli.picture import picture
 from legato.cli.toy.loss_figures import heading
 from legato.cli.toy.numbers import minus, printed_like
-from legato.cli.toy.style import CLARKE, COLOURS, MARKERS, picture
+from legato.cli.toy.style import CLARKE, COLOURS, MARKERS
 from legato.studies.toy import FORWARD, METHODS, SetResults
 from legato.studies.toy.example import KINK, SMOOTH
 from legato.studies.toy.study import BACKS

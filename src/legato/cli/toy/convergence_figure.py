@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from legato.cli.picture import picture
 from legato.cli.toy.loss_figures import heading
-from legato.cli.toy.style import CLARKE, COLOURS, MARKERS, note, picture
+from legato.cli.toy.style import CLARKE, COLOURS, MARKERS, note
 from legato.studies.toy import BACK_ITERATED, FORWARD, SetResults
 from legato.studies.toy.example import KINK, SMOOTH
 

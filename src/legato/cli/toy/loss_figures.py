@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from legato.cli.picture import picture
 from legato.cli.toy.numbers import minus
-from legato.cli.toy.style import ACCENT, CLARKE, CLARKE_EDGE, CURVE, note, picture, title_of
+from legato.cli.toy.style import ACCENT, CLARKE, CLARKE_EDGE, CURVE, note, title_of
 from legato.studies.toy import SetResults, Toy
 from legato.studies.toy.example import KINK, SMOOTH
 

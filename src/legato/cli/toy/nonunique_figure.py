@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib import colormaps
 
-from legato.cli.toy.style import note, picture
+from legato.cli.picture import picture
+from legato.cli.toy.style import note
 from legato.studies.toy.nonunique import STEP, StepCurve
 
 

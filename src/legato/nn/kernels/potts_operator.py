@@ -8,14 +8,12 @@ on a GPU the way through the operators takes longer than the kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from legato._checks import inside_functional_transform
-from legato.errors import GradientError
+from legato.nn.kernels.first_derivatives import ordinary, refuse
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
 
@@ -114,7 +112,8 @@ class PottsFunction(Protocol):
 
 def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
     """Register a kernel with torch and return the function that users call."""
-    shortcut = _make_function(name, kernel)
+    words = f"{name} kernel of the Potts layer"
+    shortcut = _make_function(words, kernel)
 
     @torch.library.custom_op(f"legato::potts_{name}", mutates_args=())
     def forward(
@@ -247,11 +246,11 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
         gradients = reverse(*bars[:4], *ctx.saved_tensors, *ctx.settings, *wanted)
         return (*wanted.of_all(gradients), *(None,) * 6)
 
-    def refuse(ctx: Any, *bars: Tensor | None) -> None:
-        _refuse(name, "second derivatives")
+    def no_second(ctx: Any, *bars: Tensor | None) -> None:
+        refuse(words, "second derivatives")
 
     forward.register_autograd(differentiate, setup_context=remember)
-    reverse.register_autograd(refuse, setup_context=lambda ctx, inputs, output: None)
+    reverse.register_autograd(no_second, setup_context=lambda ctx, inputs, output: None)
 
     def potts(
         cost: Tensor,
@@ -273,7 +272,7 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
         settings = (iterations, epsilon, neighbours, average, checkpoint or 0)
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         mean: Tensor | None
-        if torch.compiler.is_compiling() or not _ordinary(name, tensors, keep):
+        if torch.compiler.is_compiling() or not ordinary(words, tensors, keep):
             a, b, u, mean, *_ = forward(*tensors, *settings, keep)
         elif keep:
             a, b, u, mean = shortcut(*tensors, PottsSettings(*settings))
@@ -282,29 +281,6 @@ def make_operator(name: str, kernel: PottsKernel) -> PottsFunction:
         return PottsIterates(a, b, u, mean if average else None)
 
     return potts
-
-
-def _ordinary(name: str, tensors: Sequence[Tensor | None], keep: bool) -> bool:
-    """Whether nobody looks over the shoulder of this call but autograd in reverse mode."""
-    transformed = inside_functional_transform()
-    if transformed and keep:
-        _refuse(name, "torch.func's transforms of it")
-    # Else a tangent would be lost without a word.
-    if forward_ad._current_level >= 0 and any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
-        _refuse(name, "derivatives in forward mode")
-    plain = type(tensors[0]) in (Tensor, torch.nn.Parameter)
-    return plain and not transformed and torch._C._len_torch_dispatch_stack() == 0
-
-
-def _refuse(name: str, what: str) -> NoReturn:
-    raise GradientError(
-        f"The {name} kernel of the Potts layer has no autograd formula for {what}: its reverse "
-        "sweep is written by hand, for first derivatives alone. Take "
-        'kernel="reference", which torch differentiates in every way, or torch.autograd.grad '
-        "without create_graph."
-    )
 
 
 class _Wanted(NamedTuple):
@@ -329,7 +305,7 @@ def _present(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None or tensor.numel() == 0 else tensor
 
 
-def _make_function(name: str, kernel: PottsKernel) -> Callable[..., tuple[Tensor, ...]]:
+def _make_function(words: str, kernel: PottsKernel) -> Callable[..., tuple[Tensor, ...]]:
     """The kernel for plain tensors: (cost, w, τ, σ, a⁰, b⁰, settings) to (a, b, u, mean)."""
 
     def run_reverse(settings: PottsSettings, wanted: _Wanted, *tensors: Any) -> Any:
@@ -348,7 +324,7 @@ def _make_function(name: str, kernel: PottsKernel) -> Callable[..., tuple[Tensor
 
         @staticmethod
         def backward(ctx: Any, *bars: Any) -> None:
-            _refuse(name, "second derivatives")
+            refuse(words, "second derivatives")
 
     class Solve(torch.autograd.Function):
         @staticmethod

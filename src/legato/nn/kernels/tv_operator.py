@@ -7,14 +7,12 @@ torch.compile and fake tensors see two opaque operators, `legato::tv_<name>` and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from legato._checks import inside_functional_transform
-from legato.errors import GradientError
+from legato.nn.kernels.first_derivatives import ordinary, refuse
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates, canonical_weight, require_edges
 
 
@@ -83,6 +81,7 @@ class TVFunction(Protocol):
 
 def make_operator(name: str, kernel: TVKernel) -> TVFunction:
     """Register a kernel with torch and return the function that users call."""
+    words = f"{name} kernel of total variation"
 
     @torch.library.custom_op(f"legato::tv_{name}", mutates_args=())
     def forward(
@@ -182,11 +181,11 @@ def make_operator(name: str, kernel: TVKernel) -> TVFunction:
         gradients = reverse(*bars[:3], *ctx.saved_tensors, *ctx.settings, wanted[1])
         return (*_asked(gradients, wanted), *(None,) * 6)
 
-    def refuse(ctx: Any, *bars: Tensor | None) -> None:
-        _refuse(name, "second derivatives")
+    def no_second(ctx: Any, *bars: Tensor | None) -> None:
+        refuse(words, "second derivatives")
 
     forward.register_autograd(differentiate, setup_context=remember)
-    reverse.register_autograd(refuse, setup_context=lambda ctx, inputs, output: None)
+    reverse.register_autograd(no_second, setup_context=lambda ctx, inputs, output: None)
 
     def run_reverse(*arguments: Any) -> Any:
         u_bar, dual_bar, previous_bar, image, weight, tape, marks, settings, to_weight = arguments
@@ -202,7 +201,7 @@ def make_operator(name: str, kernel: TVKernel) -> TVFunction:
 
         @staticmethod
         def backward(ctx: Any, *bars: Any) -> None:
-            _refuse(name, "second derivatives")
+            refuse(words, "second derivatives")
 
     class Solve(torch.autograd.Function):
         """The kernel for plain tensors."""
@@ -244,7 +243,7 @@ def make_operator(name: str, kernel: TVKernel) -> TVFunction:
         tensors = (image, w, start, before)
         settings = TVSettings(iterations, first, *coupling, checkpoint or 0)
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        if torch.compiler.is_compiling() or not _ordinary(name, tensors, keep):
+        if torch.compiler.is_compiling() or not ordinary(words, tensors, keep):
             u, p, p_before, *_ = forward(*tensors, *settings, keep)
         elif keep:
             u, p, p_before = solve(*tensors, settings)
@@ -257,25 +256,3 @@ def make_operator(name: str, kernel: TVKernel) -> TVFunction:
 
 def _asked(gradients: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
     return tuple(g if yes else None for g, yes in zip(gradients, wanted, strict=True))
-
-
-def _ordinary(name: str, tensors: Sequence[Tensor | None], keep: bool) -> bool:
-    """Whether nobody looks over the shoulder of this call but autograd in reverse mode."""
-    transformed = inside_functional_transform()
-    if transformed and keep:
-        _refuse(name, "torch.func's transforms of it")
-    # Else a tangent would be lost without a word.
-    if forward_ad._current_level >= 0 and any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
-        _refuse(name, "derivatives in forward mode")
-    plain = type(tensors[0]) in (Tensor, torch.nn.Parameter)
-    return plain and not transformed and torch._C._len_torch_dispatch_stack() == 0
-
-
-def _refuse(name: str, what: str) -> NoReturn:
-    raise GradientError(
-        f"The {name} kernel of total variation has no autograd formula for {what}: its reverse "
-        'sweep is written by hand, for first derivatives alone. Take kernel="reference", which '
-        "torch differentiates in every way, or torch.autograd.grad without create_graph."
-    )

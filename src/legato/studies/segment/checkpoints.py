@@ -13,8 +13,8 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
+from legato._files import replacing
 from legato.errors import CheckpointError, CheckpointWarning
-from legato.studies.files import replacing
 from legato.studies.segment.settings import ModelSettings, Recipe
 
 _MODEL, _RECIPE = "legato_model", "legato_recipe"

@@ -12,8 +12,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from legato._files import write_text
 from legato.errors import CheckpointWarning
-from legato.studies.files import write_text
 
 COLUMNS = ("epoch", "loss", "accuracy", "iou", "lr", "seconds")
 

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from legato._files import replacing
 from legato.errors import CheckpointError, InputError
-from legato.studies.files import replacing
 from legato.studies.segment.global_layer import Segmenter
 from legato.studies.segment.model import attach, build
 from legato.studies.segment.settings import CUSTOM, ModelSettings

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._files import replacing
 from legato.errors import InputError
-from legato.studies.files import replacing
 from legato.studies.run_folder import RunFolder
 from legato.studies.segment.data import Dataset, Sample, Split
 from legato.studies.segment.evaluation import evaluate

@@ -1,4 +1,4 @@
-"""Checks that the layers for images share: what is wrong, why, and what to try."""
+"""Checks that the layers share: what is wrong, why, and what to try."""
 
 from __future__ import annotations
 
@@ -49,18 +49,23 @@ def require_nonnegative(tensor: Tensor, name: str) -> None:
     """Refuse negative weights."""
     if cheap_to_read(tensor) and not bool((tensor.detach() >= 0).all()):
         raise InputError(
-            f"{name} must be non-negative, but its smallest entry is "
-            f"{float(tensor.detach().min()):g}: the energy would not be convex. Parametrise it, "
-            "e.g. by softplus."
+            f"{name} must be non-negative, but the smallest entry is "
+            f"{float(tensor.detach().min()):g}: the energy would not be convex. Parametrise, e.g. "
+            "by softplus."
         )
 
 
-def require_like(tensor: Tensor, image: Tensor, name: str) -> None:
-    """Refuse another device or dtype than the image's."""
-    if tensor.device != image.device:
-        raise InputError(f"{name} is on {tensor.device}, image is on {image.device}.")
-    if tensor.dtype != image.dtype:
-        raise InputError(f"{name} is {tensor.dtype}, image is {image.dtype}.")
+def require_like(tensor: Tensor, data: Tensor, name: str, of: str = "image") -> None:
+    """Refuse another device or dtype than the data's."""
+    if tensor.device != data.device:
+        raise InputError(
+            f"{name} and {of} must be on one device, but are on {tensor.device} and {data.device}."
+        )
+    if tensor.dtype != data.dtype:
+        raise InputError(
+            f"{name} and {of} must share a dtype, but are {tensor.dtype} and {data.dtype}. Convert "
+            "one of them."
+        )
 
 
 def require_iterations(iterations: int, layer: str) -> None:
