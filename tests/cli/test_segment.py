@@ -436,6 +436,7 @@ def test_iterations(tmp_path):
     assert [p["iterations"] for p in results["points"]] == [2, 4, 2, 4]
     assert files(tmp_path) == {"results.json", "settings.json", "figures/iterations.png"}
     assert failed(segment("iterations", "--counts", "5;10"), "5;10")
+    assert failed(segment("iterations", "--seeds", "one"), "--seeds", "one")
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,14 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",")]
 
 
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of ``5,10,…``."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} is a list such as 5,10,20, not {text!r}.") from None
+
+
 def kind_of(network: str) -> str:
     """``small``, ``fcn32`` or ``custom``."""
     return CUSTOM if ":" in network else network

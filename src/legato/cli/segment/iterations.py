@@ -25,7 +25,7 @@ def iterations(
         int | None, typer.Option("--count", min=1, help="Images to train on.")
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
-    seed: options.Seed = 0,
+    seeds: Annotated[str, typer.Option(metavar="0,1,…", help="One training each per point.")] = "0",
     device: options.Device = "auto",
     quick: options.Quick = False,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("out/segment/iterations"),
@@ -34,30 +34,26 @@ def iterations(
 
     Trains the small network with the layer on a few images (the paper: 9 images,
     1000 steps of one image, Adam) for each number of inner iterations, with the
-    last and with the averaged iterate. Writes results.json and a figure: loss,
+    last and with the averaged iterate; --seeds 0,1,2 tells signal from noise. Writes results.json and a figure: loss,
     accuracy, time of an outer iteration.
     """
     with plainly():
-        from legato.cli.segment.choices import device_of
+        from legato.cli.segment.choices import device_of, numbers
         from legato.cli.segment.data_source import source_of
         from legato.cli.segment.iterations_figure import draw_iterations
-        from legato.errors import InputError
         from legato.studies.run_folder import RunFolder
         from legato.studies.segment.data import split
         from legato.studies.segment.iterations import IterationSettings, run_iterations
 
         where = device_of(device)
-        try:
-            wanted = None if counts is None else tuple(int(part) for part in counts.split(","))
-        except ValueError:
-            raise InputError(f"--counts is a list such as 5,10,20, not {counts!r}.") from None
+        wanted = None if counts is None else numbers("--counts", counts)
         usual = IterationSettings()
         settings = IterationSettings(
             counts=wanted or ((5, 10, 20, 50) if quick else usual.counts),
             images=number or (4 if quick else usual.images),
             steps=steps or (150 if quick else usual.steps),
             lr=lr,
-            seed=seed,
+            seeds=numbers("--seeds", seeds),
         )
         source = source_of(data, images, masks, classes=classes, quick=quick)
         found = source.open()
@@ -65,7 +61,7 @@ def iterations(
         run = RunFolder(out)
         run.begin({"data": asdict(source), "iterations": asdict(settings)}, where)
         with bar() as shown:
-            total = len(settings.counts) * len(settings.averages)
+            total = len(settings.counts) * len(settings.averages) * len(settings.seeds)
             task = shown.add_task("training", total=total)
 
             def report(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.ticker import NullLocator, ScalarFormatter
@@ -22,7 +23,7 @@ def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
     settings = results["settings"]
     title = (
         f"Inner iterations, what they buy and cost  ({settings['images']} images, "
-        f"{settings['steps']} steps)"
+        f"{settings['steps']} steps, {len(settings['seeds'])} seed(s))"
     )
     with picture(path, 10, 3.4, title) as figure:
         for axes, (key, name) in zip(figure.subplots(1, 3), _PANELS, strict=True):
@@ -33,9 +34,14 @@ def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
                 points = [p for p in results["points"] if p["average"] == average]
                 if not points:
                     continue
-                counts = [p["iterations"] for p in points]
-                axes.plot(counts, [p[key] for p in points], color=colour, marker=marker, ms=5,
-                          label=label)  # fmt: skip
+                values: dict[int, list[float]] = {}
+                for point in points:
+                    values.setdefault(point["iterations"], []).append(point[key])
+                means = [fmean(each) for each in values.values()]
+                axes.plot(list(values), means, color=colour, marker=marker, ms=5, label=label)
+                if len(points) > len(values):  # one faint dot a seed
+                    axes.plot([p["iterations"] for p in points], [p[key] for p in points],
+                              color=colour, marker=".", ms=4, ls="", alpha=0.45)  # fmt: skip
             axes.set(title=name, xlabel="inner iterations")
             counts = sorted({p["iterations"] for p in results["points"]})
             if key == "milliseconds":  # a line where time is linear

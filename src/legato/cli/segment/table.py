@@ -111,17 +111,14 @@ def table(
 def _settings(
     network: str | None, seeds: str | None, variants: str | None, quick: bool
 ) -> TableSettings:
-    from legato.cli.segment.choices import RECIPES
+    from legato.cli.segment.choices import RECIPES, numbers
     from legato.errors import InputError
     from legato.studies.segment.table import VARIANTS, TableSettings
 
     kind = network or ("small" if quick else "fcn32")
     if kind not in ("small", "fcn32"):
         raise InputError(f"--network is small or fcn32 here, not {kind!r}.")
-    try:
-        numbers = tuple(int(part) for part in (seeds or ("0,1" if quick else "0,1,2")).split(","))
-    except ValueError:
-        raise InputError(f"--seeds is a list such as 0,1,2, not {seeds!r}.") from None
+    chosen_seeds = numbers("--seeds", seeds or ("0,1" if quick else "0,1,2"))
     if variants is None:
         chosen = QUICK_VARIANTS if quick else tuple(VARIANTS)
     elif variants == "all":
@@ -129,7 +126,7 @@ def _settings(
     else:
         chosen = tuple(part.strip() for part in variants.split(","))
     recipe = replace(RECIPES[kind], save_every=5)
-    settings = TableSettings(kind, numbers, chosen, recipe=recipe)
+    settings = TableSettings(kind, chosen_seeds, chosen, recipe=recipe)
     if kind == "small":
         settings = replace(settings, lr=recipe.lr, extra_lr=recipe.lr / 3)
     if quick:

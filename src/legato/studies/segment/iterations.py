@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -32,11 +33,11 @@ class IterationSettings:
     # Small: smoothness and temperature then fit each other for all of these counts.
     balance: float = 0.2
     averages: tuple[bool, ...] = (False, True)
-    seed: int = 0
+    seeds: tuple[int, ...] = (0,)  # one training each: its end is noisy, with batches of one
 
     def __post_init__(self) -> None:
-        if min(self.counts, default=0) < 1 or self.images < 1 or self.steps < 1:
-            raise InputError("counts, images and steps must be positive.")
+        if not self.seeds or min(self.counts, default=0) < 1 or self.images < 1 or self.steps < 1:
+            raise InputError("counts, images, steps and the number of seeds must be positive.")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class IterationPoint:
 
     iterations: int
     average: bool
+    seed: int
     loss: float  # per labelled pixel
     accuracy: float  # per cent
     milliseconds: float  # per outer iteration, median
@@ -59,15 +61,13 @@ def run_iterations(
         raise InputError(f"{settings.images} images are needed, but there are {len(data)}.")
     batches = [collate([data[index]]).to(device) for index in range(settings.images)]
     points = []
-    for average in settings.averages:
-        for count in settings.counts:
-            point = _train(settings, count, average, data, batches, device)
-            points.append(asdict(point))
-            report(
-                f"{count:>4} iterations, {'average' if average else 'last':<7}  "
-                f"loss {point.loss:.4f}  accuracy {point.accuracy:.2f}  "
-                f"{point.milliseconds:.1f} ms"
-            )
+    for average, count, seed in product(settings.averages, settings.counts, settings.seeds):
+        point = _train(settings, count, average, seed, data, batches, device)
+        points.append(asdict(point))
+        report(
+            f"{count:>4} iterations, {'average' if average else 'last':<7}  seed {seed}  "
+            f"loss {point.loss:.4f}  accuracy {point.accuracy:.2f}  {point.milliseconds:.1f} ms"
+        )
     names = [data.names[index] for index in range(settings.images)]
     return {"settings": asdict(settings), "images": names, "points": points}
 
@@ -76,17 +76,18 @@ def _train(
     settings: IterationSettings,
     count: int,
     average: bool,
+    seed: int,
     data: Dataset,
     batches: Sequence[Any],
     device: str,
 ) -> IterationPoint:
-    torch.manual_seed(settings.seed)  # the same start for all
+    torch.manual_seed(seed)  # the same start for all
     layer = LayerSettings(
         settings.weights, iterations=count, average=average, balance=settings.balance
     )
     model = build(ModelSettings(tuple(data.class_names), "small", layer)).to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr)
-    generator = torch.Generator().manual_seed(settings.seed)
+    generator = torch.Generator().manual_seed(seed)
     order = torch.randint(len(batches), (settings.steps,), generator=generator).tolist()
     kind = "paper" if average else settings.loss
     labelled = [_labelled(batch) for batch in batches]
@@ -113,6 +114,7 @@ def _train(
     return IterationPoint(
         iterations=count,
         average=average,
+        seed=seed,
         loss=total / pixels,
         accuracy=100 * right / pixels,
         milliseconds=1e3 * statistics.median(times),
