@@ -34,8 +34,8 @@ def iterations(
 
     Trains the small network with the layer on a few images (the paper: 9 images,
     1000 steps of one image, Adam) for each number of inner iterations, with the
-    last and with the averaged iterate; --seeds 0,1,2 tells signal from noise. Writes results.json and a figure: loss,
-    accuracy, time of an outer iteration.
+    last and with the averaged iterate; --seeds 0,1,2 tells signal from noise.
+    Writes results.json and a figure: loss, accuracy, time of an outer iteration.
     """
     with plainly():
         from legato.cli.segment.choices import device_of, numbers

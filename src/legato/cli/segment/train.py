@@ -156,19 +156,22 @@ def _finished(folder: Path) -> bool:
     results = results_of(folder)
     if results is None or not (folder / "model.safetensors").exists():
         return False
-    say(f"This training is finished; {folder} holds it. Delete the folder to train again.")
+    say(
+        f"This training is finished; {folder} holds it. Delete the folder to train again, or train "
+        f"on from its network with --start {folder / 'model.safetensors'} and another --out."
+    )
     _say_scores(results)
     return True
 
 
 def _take_network(model: Segmenter, start: Path, own: Any) -> None:
-    from legato.errors import CheckpointError
-    from legato.studies.segment.model_files import load_model
+    from legato.errors import CheckpointError, InputError
+    from legato.studies.segment.model_files import load_model, take_tensors
 
     other, _ = load_model(start, own)
     try:
-        model.network.load_state_dict(other.network.state_dict())
-    except RuntimeError as error:
+        take_tensors(model.network, other.network.state_dict())
+    except InputError as error:
         raise CheckpointError(
             f"The network in {start} is another than the one to train ({error})."
         ) from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from legato._files import replacing
 from legato.errors import CheckpointError, InputError
@@ -65,10 +65,29 @@ def load_model(
         else:
             classes = len(settings.classes)
             model = attach(network(classes), settings.layer, classes)
-        model.load_state_dict(tensors)
+        take_tensors(model, tensors)
     except (InputError, RuntimeError, json.JSONDecodeError) as error:
         raise CheckpointError(
             f"The model in {path} cannot be built ({error}). Was it written by another version, "
             "or from another network?"
         ) from error
     return model, settings
+
+
+def take_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load a state dict, or say in one sentence how the two differ."""
+    own = module.state_dict()
+    differences = [
+        *(f"{name} is missing" for name in own if name not in tensors),
+        *(f"{name} is not part of it" for name in tensors if name not in own),
+        *(
+            f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(value.shape)}"
+            for name, value in own.items()
+            if name in tensors and tensors[name].shape != value.shape
+        ),
+    ]
+    if differences:
+        count = len(differences)
+        first = "; ".join(differences[:3]) + (f"; and {count - 3} more" if count > 3 else "")
+        raise InputError(f"{count} tensors do not fit the {len(own)} of the network: {first}")
+    module.load_state_dict(dict(tensors))
