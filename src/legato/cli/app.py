@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 
 from legato.algorithms import Stop
+from legato.cli.denoise import denoise
+from legato.cli.explore import explore
 from legato.cli.fail import fail
 from legato.cli.load import LoadError, load
 from legato.cli.plots import save_plot
@@ -81,4 +83,6 @@ def doctor(
 
 
 app.command()(toy)
+app.command()(explore)
 app.add_typer(segment, name="segment")
+app.add_typer(denoise, name="denoise")

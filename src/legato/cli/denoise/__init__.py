@@ -1,0 +1,5 @@
+"""``legato denoise``."""
+
+from legato.cli.denoise.app import denoise
+
+__all__ = ["denoise"]

@@ -1,0 +1,1 @@
+"""The denoising study: total variation, weights from a network, and learned filters."""

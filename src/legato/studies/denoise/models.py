@@ -1,0 +1,120 @@
+"""The denoisers that the study learns, from one number to filters with a weight for each pixel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from legato.algorithms import PrimalDual, Stop
+from legato.functions import Box, Linear, SquaredNorm
+from legato.gradients import GradientStrategy, Unroll
+from legato.nn import AnalysisDenoiser, TotalVariation
+from legato.operators import Convolution
+from legato.problems import Saddle
+from legato.solve import solve
+
+
+class WeightMaps(nn.Module):
+    """A small network from a noisy image to logarithms of weights, (B, maps, H, W).
+
+    Four layers see 15×15 pixels; what they add to the given weights starts at zero.
+    """
+
+    def __init__(self, maps: int, width: int = 32) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, width, 5, padding=2, padding_mode="replicate"), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=2, dilation=2, padding_mode="replicate"), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=3, dilation=3, padding_mode="replicate"), nn.ReLU(),
+            nn.Conv2d(width, maps, 1),
+        )  # fmt: skip
+        last = self.layers[-1]
+        assert isinstance(last, nn.Conv2d)
+        assert last.bias is not None
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, image: Tensor, sigma: float) -> Tensor:
+        # Noise of deviation one around mean zero, whatever σ is, is what networks like to see.
+        level = image.mean((2, 3), keepdim=True)
+        return self.layers((image - level) / (4 * sigma))
+
+
+class MappedTotalVariation(nn.Module):
+    r"""Total variation whose weight a network reads off the noisy image, pixel by pixel.
+
+    .. math:: u = \arg\min_u\; \tfrac12‖u − y‖² + \textstyle\sum λ(y)\,|∇u|
+    """
+
+    def __init__(self, weight: float, sigma: float, iterations: int = 100) -> None:
+        super().__init__()
+        self.sigma = sigma
+        self.log_weight = nn.Parameter(torch.tensor(math.log(weight)))
+        self.maps = WeightMaps(1)
+        self.solver = TotalVariation(iterations, isotropic=True)
+
+    def weights(self, image: Tensor) -> Tensor:
+        """λ(y), (B, 1, H, W)."""
+        return (self.log_weight + self.maps(image, self.sigma)).exp()
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.solver(image, self.weights(image)).value
+
+
+class Analysis(nn.Module):
+    """Learned filters d_k, each with one weight λ_k: :class:`legato.nn.AnalysisDenoiser`."""
+
+    def __init__(self, denoiser: AnalysisDenoiser) -> None:
+        super().__init__()
+        self.denoiser = denoiser
+
+    def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
+        return self.denoiser(image, sigma).value
+
+
+class MappedAnalysis(nn.Module):
+    r"""Learned filters whose weights a network reads off the noisy image, pixel by pixel.
+
+    .. math:: x = \arg\min_x\; \tfrac12‖x − y‖² + \textstyle\sum_k ‖λ_k(y)\,(d_k * x)‖₁
+    """
+
+    def __init__(self, filters: AnalysisDenoiser, sigma: float) -> None:
+        super().__init__()
+        self.sigma = sigma
+        self.filters = filters
+        self.maps = WeightMaps(len(filters.log_weights))
+        self.gradient: GradientStrategy = Unroll()
+
+    def weights(self, image: Tensor) -> Tensor:
+        """λ(y), (B, K, H, W)."""
+        return (self.filters.log_weights[:, None, None] + self.maps(image, self.sigma)).exp()
+
+    def forward(self, image: Tensor) -> Tensor:
+        w = self.weights(image)
+        operator = Convolution(self.filters.filters, "mirror")
+        problem = Saddle(operator, Box(-w, w), nonsmooth=SquaredNorm() + Linear(-image))
+        algorithm = PrimalDual(balance=self.filters.balance, norm=operator.norm(image))
+        stop = Stop(self.filters.iterations)
+        value = solve(problem, algorithm, image, gradient=self.gradient, stop=stop).value
+        assert isinstance(value, Tensor)
+        return value
+
+
+def first_weight(size: int, sigma: float = 1.0) -> float:
+    """A weight to begin with: the size² filters that see a pixel share a threshold of 1.3 σ."""
+    return 1.3 * sigma / size**2
+
+
+def first_filters(
+    filters: int, size: int, iterations: int, sigma: float | None, gradient: GradientStrategy
+) -> AnalysisDenoiser:
+    """What training starts from: the DCT, for one σ, or for all where it is None.
+
+    With this balance of the steps 20 iterations go as far as 80 with the layer's own.
+    """
+    return AnalysisDenoiser(
+        filters, size, iterations=iterations, balance=1.0, conditioned=sigma is None,
+        weight=first_weight(size, 1.0 if sigma is None else sigma), gradient=gradient,
+    )  # fmt: skip

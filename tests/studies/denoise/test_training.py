@@ -1,0 +1,108 @@
+"""Training makes denoisers better than what they start from."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from legato.errors import DivergenceError, InputError
+from legato.gradients import Unroll
+from legato.studies.denoise.image_sets import drawn_sets
+from legato.studies.denoise.models import (
+    Analysis,
+    MappedAnalysis,
+    MappedTotalVariation,
+    first_filters,
+)
+from legato.studies.denoise.scores import psnr, score
+from legato.studies.denoise.training import Patches, Recipe, patch_loss, train
+from legato.studies.segment.data import DataError
+
+SIGMA = 25 / 255
+CPU = torch.device("cpu")
+RECIPE = Recipe(steps=30, batch=4, patch=24, lr=3e-2, network_lr=3e-3)
+
+
+@pytest.fixture(scope="module")
+def sets():
+    return drawn_sets(6, 2)
+
+
+def models():
+    return {
+        "maps": MappedTotalVariation(0.3 * SIGMA, SIGMA, 20),
+        "filters": Analysis(first_filters(8, 3, 10, SIGMA, Unroll())),
+        "both": MappedAnalysis(first_filters(8, 3, 10, SIGMA, Unroll()), SIGMA),
+    }
+
+
+@pytest.mark.parametrize("name", list(models()))
+def test_training_helps(name, sets):
+    torch.manual_seed(0)
+    model = models()[name]
+    images = sets.tests["drawn"]
+    before = score(model, images, SIGMA, CPU)["psnr"]
+    course = train(model, sets.train, SIGMA, RECIPE, CPU)
+    assert score(model, images, SIGMA, CPU)["psnr"] > before + 0.1
+    assert course["steps"] == 30
+    assert len(course["losses"]) == 10
+
+
+def test_maps_start_as_one_weight(sets):
+    y = torch.rand(1, 1, 20, 22)
+    model = models()["both"]
+    assert model.weights(y).shape == (1, 8, 20, 22)
+    plain = Analysis(model.filters)
+    torch.testing.assert_close(model(y), plain(y))
+    weight = models()["maps"].weights(y)
+    torch.testing.assert_close(weight, torch.full_like(weight, 0.3 * SIGMA))
+
+
+def test_every_level_at_once(sets):
+    denoiser = first_filters(8, 3, 10, None, Unroll())
+    weights = denoiser.powers.detach().clone()
+    train(Analysis(denoiser), sets.train, (0.02, 0.2), replace(RECIPE, steps=3), CPU)
+    assert not torch.equal(denoiser.powers.detach(), weights)
+
+
+def test_a_limit_of_time_ends_it(sets):
+    recipe = Recipe(steps=10**6, batch=1, patch=16, seconds=0.2)
+    course = train(models()["filters"], sets.train, SIGMA, recipe, CPU)
+    assert course["steps"] < 10**4
+
+
+def test_divergence_is_said(sets):
+    model = models()["filters"]
+    with torch.no_grad():
+        model.denoiser.log_weights.fill_(float("inf"))
+    with pytest.raises((DivergenceError, InputError), match="inf"):
+        train(model, sets.train, SIGMA, RECIPE, CPU)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 0}, {"batch": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"seconds": 0.0}]
+)
+def test_bad_recipes(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Recipe(**wrong)
+
+
+def test_the_loss_of_patches():
+    clean = torch.zeros(2, 1, 4, 4)
+    found = torch.stack((torch.full((1, 4, 4), 0.1), torch.full((1, 4, 4), 0.2)))
+    one = patch_loss(found, clean, 0.1)
+    expected = (torch.tensor([1.0, 4.0]) + 2.5).log().mean()
+    torch.testing.assert_close(one, expected)
+    torch.testing.assert_close(patch_loss(found, clean, torch.full((2, 1, 1, 1), 0.1)), one)
+
+
+def test_patches(sets):
+    patches = Patches(sets.train, 16, 0).draw(5)
+    assert patches.shape == (5, 1, 16, 16)
+    assert torch.equal(patches, Patches(sets.train, 16, 0).draw(5))
+    with pytest.raises(DataError, match="as large as a patch"):
+        Patches(sets.train, 1000, 0)
+
+
+def test_psnr():
+    assert psnr(torch.full((4, 4), 0.1), torch.zeros(4, 4)) == pytest.approx(20, abs=1e-5)
