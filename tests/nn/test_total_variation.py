@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import cvxpy as cp
@@ -16,6 +17,7 @@ import legato as lg
 from legato import errors
 from legato.nn import TotalVariation
 from legato.nn.kernels import choice, tv_choice
+from legato.nn.kernels.tv_iterates import Coupling
 from legato.operators import Gradient
 from makers import rand, randn
 
@@ -381,7 +383,7 @@ def test_iterations_are_positive(iterations: Any) -> None:
         ({"gradient": "unroll"}, r"Unroll\(\)"),
         ({"gradient": lg.Unroll(last=2, checkpoint=2)}, "not both"),
         ({"gradient": lg.Unroll(tol=1e-3)}, "last=K"),
-        ({"kernel": "triton"}, "numba, reference"),
+        ({"kernel": "cuda"}, "triton, numba, reference"),
     ],
     ids=str,
 )
@@ -412,13 +414,36 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_said", set())
 
 
+def on_gpu(override: str | None = None, channels: int = 1, joint: bool = False) -> str:
+    """Which kernel an image on a GPU gets; no GPU is needed to ask."""
+    image: Any = SimpleNamespace(device=torch.device("cuda"), shape=(1, channels, 4, 5))
+    return tv_choice.choose_kernel(image, Coupling(True, joint), override)[0]
+
+
+def test_a_gpu_takes_triton() -> None:
+    pytest.importorskip("triton")
+    assert on_gpu() == "triton"
+    assert on_gpu(channels=99) == "triton"
+    assert on_gpu(channels=tv_choice.FUSED_CHANNELS, joint=True) == "triton"
+
+
 @pytest.mark.usefixtures("nothing_said")
-def test_a_gpu_takes_the_reference_and_says_so_once() -> None:
-    with pytest.warns(errors.LegatoWarning, match="no fused GPU kernel.*reference"):
-        assert tv_choice.choose_kernel("cuda")[0] == "reference"
+def test_a_gpu_without_triton_takes_the_reference_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tv_choice, "available", lambda package: False)
+    with pytest.warns(errors.LegatoWarning, match=r"Triton is not installed.*reference"):
+        assert on_gpu() == "reference"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tv_choice.choose_kernel("cuda")[0] == "reference"
+        assert on_gpu() == "reference"
+
+
+@pytest.mark.usefixtures("nothing_said")
+def test_more_channels_under_a_norm_than_triton_holds() -> None:
+    pytest.importorskip("triton")
+    with pytest.warns(errors.LegatoWarning, match=r"up to 8 channels.*there are 9.*reference"):
+        assert on_gpu(channels=9, joint=True) == "reference"
 
 
 @pytest.mark.usefixtures("nothing_said")
@@ -430,7 +455,9 @@ def test_without_numba_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_kernel_belongs_to_its_device() -> None:
     with raises(errors.InputError, "numba kernel", "on cpu", "image is on cuda", "kernel=None"):
-        tv_choice.choose_kernel("cuda", "numba")
+        on_gpu("numba")
+    with raises(errors.InputError, "triton kernel", "on cuda", "image is on cpu", "kernel=None"):
+        TotalVariation(3, kernel="triton")(IMAGE, 0.1)
 
 
 def test_a_kernel_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

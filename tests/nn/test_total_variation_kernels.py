@@ -1,11 +1,23 @@
-"""Every kernel of total variation computes the reference's function and its gradient."""
+"""Every kernel of total variation computes the reference's function and its gradient.
+
+Numba runs everything here. Triton runs everything on a GPU; without one it runs the cases of SMALL,
+which take every path of its source, in its interpreter (a thousand times slower, so in a process of
+its own: see the last test). FULL_MATRIX=1 gives the interpreter everything.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +28,41 @@ from legato.nn import TotalVariation
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates
 from legato.nn.kernels.tv_reference import tv as reference
 
-fused = pytest.importorskip("legato.nn.kernels.tv_numba").tv
-
 Solver = Callable[..., TVIterates]
+
+INTERPRETER = os.environ.get("TRITON_INTERPRET") == "1"
+GPU = torch.cuda.is_available() and not INTERPRETER
+SLOW = INTERPRETER and os.environ.get("FULL_MATRIX") != "1"
+KERNELS = ["triton"] if INTERPRETER else ["numba", "triton"] if GPU else ["numba"]
+
+# Triton's interpreter reads numbers from arrays in a way that NumPy is about to forbid.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+not_interpreted = pytest.mark.skipif(SLOW, reason="SMALL covers it, the interpreter is slow")
+numba_only = pytest.mark.skipif(INTERPRETER, reason="this process is for Triton")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel under test, and where it runs."""
+
+    name: str
+    tv: Solver
+    device: str
+
+
+def _kernel(name: str) -> Kernel:
+    module = pytest.importorskip(f"legato.nn.kernels.tv_{name}")
+    return Kernel(name, module.tv, "cuda" if name == "triton" and GPU else "cpu")
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    return _kernel(request.param)
+
+
+@pytest.fixture
+def numba() -> Kernel:
+    return _kernel("numba")
 
 
 @pytest.fixture(autouse=True)
@@ -83,23 +127,23 @@ class Case:
 
 
 def values_and_gradients(
-    case: Case, tv: Solver, dtype: torch.dtype
+    case: Case, tv: Solver, dtype: torch.dtype, device: str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     inputs = {
-        name: None if t is None else t.to(dtype).requires_grad_()
+        name: None if t is None else t.to(device, dtype).requires_grad_()
         for name, t in case.tensors().items()
     }
     outputs = case.run(tv, inputs)._asdict()
     generator = torch.Generator().manual_seed(11)
-    loss = torch.zeros((), dtype=dtype)
+    loss = torch.zeros((), dtype=dtype, device=device)
     for value in outputs.values():
         bar = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        loss = loss + (value * bar.to(dtype)).sum()
+        loss = loss + (value * bar.to(device, dtype)).sum()
     named = {name: t for name, t in inputs.items() if t is not None}
     gradients = torch.autograd.grad(loss, list(named.values()))
     return (
-        {name: value.detach().double() for name, value in outputs.items()},
-        {name: g.double() for name, g in zip(named, gradients, strict=True)},
+        {name: value.detach().cpu().double() for name, value in outputs.items()},
+        {name: g.cpu().double() for name, g in zip(named, gradients, strict=True)},
     )
 
 
@@ -116,7 +160,26 @@ def assert_close(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance:
         assert error <= tolerance, f"{name} is {error:.1e} off"
 
 
-CASES = {
+SMALL = {
+    "one tile": Case(spatial=(5, 6), iterations=3),
+    "cold start, several tiles": Case(warm=False, spatial=(3, 37), iterations=2),
+    "scalar weight of a batch": Case(weight="scalar", batch=2, spatial=(2, 3), iterations=2),
+    "weight per pixel of colours": Case(weight="pixel", channels=2, spatial=(3, 2), iterations=2),
+    "weight per row of isotropic": Case(weight="row", isotropic=True, spatial=(3, 4), iterations=2),
+    "colours": Case(channels=2, batch=2, spatial=(3, 4), iterations=2),
+    "joint colours": Case(channels=3, joint=True, spatial=(3, 4), iterations=3),
+    "isotropic joint colours": Case(
+        channels=3, batch=2, isotropic=True, joint=True, spatial=(3, 4), iterations=2
+    ),
+    "isotropic with checkpoints": Case(isotropic=True, spatial=(3, 4), iterations=3, checkpoint=2),
+    "cold start with checkpoints": Case(warm=False, spatial=(3, 4), iterations=3, checkpoint=2),
+    "volume of joint colours": Case(channels=2, joint=True, spatial=(3, 2, 4), iterations=2),
+    "small volume": Case(spatial=(2, 3, 2), iterations=2),
+    "short row": Case(spatial=(1, 7), iterations=2),
+    "short isotropic column": Case(spatial=(7, 1), isotropic=True, iterations=2),
+    "single step": Case(iterations=1, spatial=(3, 4), isotropic=True),
+}
+LARGE = {
     "plain": Case(),
     "cold start": Case(warm=False),
     "scalar weight": Case(weight="scalar"),
@@ -154,34 +217,65 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("case", [pytest.param(c, id=n) for n, c in (CASES | LONG).items()])
-def test_values_and_gradients(case: Case, dtype: torch.dtype) -> None:
-    values, gradients = values_and_gradients(case, fused, dtype)
+SINGLE = ("one tile", "isotropic with checkpoints", "joint colours")
+"""What the interpreter runs in float32 too; float64 finds more."""
+CASES = [
+    pytest.param(case, dtype, id=f"{name}-{str(dtype)[6:]}")
+    for name, case in (SMALL if SLOW else SMALL | LARGE | LONG).items()
+    for dtype in (torch.float32, torch.float64)
+    if not SLOW or dtype == torch.float64 or name in SINGLE
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), CASES)
+def test_values_and_gradients(kernel: Kernel, case: Case, dtype: torch.dtype) -> None:
+    values, gradients = values_and_gradients(case, kernel.tv, dtype, kernel.device)
     right_values, right_gradients = truth(case)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-10
     assert_close(values, right_values, tolerance)
     assert_close(gradients, right_gradients, tolerance)
 
 
-def test_any_number_of_threads_gives_the_same() -> None:
+@not_interpreted
+@pytest.mark.parametrize("output", TVIterates._fields)
+def test_cotangent_of_one_output(kernel: Kernel, output: str) -> None:
+    case = Case(isotropic=True)
+
+    def gradients(tv: Solver, device: str) -> list[Tensor]:
+        inputs = {
+            name: None if t is None else t.to(device).requires_grad_()
+            for name, t in case.tensors().items()
+        }
+        loss = getattr(case.run(tv, inputs), output).square().sum()
+        wanted = [t for t in inputs.values() if t is not None]
+        return [g.cpu() for g in torch.autograd.grad(loss, wanted)]
+
+    for got, right in zip(
+        gradients(kernel.tv, kernel.device), gradients(reference, "cpu"), strict=True
+    ):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
+
+
+@numba_only
+def test_any_number_of_threads_gives_the_same(numba: Kernel) -> None:
     case = Case(spatial=(61, 19), iterations=30, isotropic=True)
     torch.set_num_threads(1)
-    alone = values_and_gradients(case, fused, torch.float64)
+    alone = values_and_gradients(case, numba.tv, torch.float64)
     for threads in (2, 3, 5):
         torch.set_num_threads(threads)
-        values, gradients = values_and_gradients(case, fused, torch.float64)
+        values, gradients = values_and_gradients(case, numba.tv, torch.float64)
         assert_close(values, alone[0], 0.0)
         assert_close(gradients, alone[1], 1e-14)
 
 
-def test_from_several_threads_at_once() -> None:
+@not_interpreted
+def test_from_several_threads_at_once(kernel: Kernel) -> None:
     cases = [Case(spatial=(40, 20 + i), iterations=20) for i in range(4)]
     right = [truth(case) for case in cases]
     got: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
     def work(i: int) -> None:
-        got[i] = values_and_gradients(cases[i], fused, torch.float64)
+        got[i] = values_and_gradients(cases[i], kernel.tv, torch.float64, kernel.device)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -193,55 +287,82 @@ def test_from_several_threads_at_once() -> None:
         assert_close(got[i][1], gradients, 1e-10)
 
 
-@pytest.mark.parametrize("wanted", [["image"], ["weight"]], ids=str)
+@pytest.mark.parametrize("wanted", ["image", "weight"])
 @pytest.mark.parametrize("isotropic", [False, True])
-def test_gradients_one_at_a_time(wanted: list[str], isotropic: bool) -> None:
-    case = Case(isotropic=isotropic, warm=False)
+def test_gradients_one_at_a_time(kernel: Kernel, wanted: str, isotropic: bool) -> None:
+    case = Case(isotropic=isotropic, warm=False, spatial=(3, 4), iterations=3)
 
-    def gradient(tv: Solver) -> Tensor:
-        inputs = case.tensors()
-        leaf = inputs[wanted[0]]
+    def gradient(tv: Solver, device: str) -> Tensor:
+        inputs = {n: None if t is None else t.to(device) for n, t in case.tensors().items()}
+        leaf = inputs[wanted]
         assert leaf is not None
         leaf.requires_grad_()
-        return torch.autograd.grad(case.run(tv, inputs).value.square().sum(), leaf)[0]
+        return torch.autograd.grad(case.run(tv, inputs).value.square().sum(), leaf)[0].cpu()
 
-    torch.testing.assert_close(gradient(fused), gradient(reference), rtol=1e-10, atol=1e-10)
+    found, right = gradient(kernel.tv, kernel.device), gradient(reference, "cpu")
+    torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
 
 
-def test_non_contiguous_input() -> None:
-    tensors = Case(warm=False, channels=3, spatial=(9, 12)).tensors()
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_a_weight_of_zero_changes_nothing_and_has_a_gradient(
+    kernel: Kernel, isotropic: bool
+) -> None:
+    """Where λ = 0 the projection's radius vanishes, but not its derivative to the right."""
+    image = Case(spatial=(3, 4)).tensors()["image"]
+    assert image is not None
+    image = image.to(kernel.device)
+
+    def loss(w: Tensor) -> Tensor:
+        u = kernel.tv(image, w, iterations=2, coupling=Coupling(isotropic, False)).value
+        if not w.any():
+            torch.testing.assert_close(u, image)
+        return u.pow(3).sum()
+
+    w = image.new_zeros(()).requires_grad_()
+    (found,) = torch.autograd.grad(loss(w), w)
+    right = (loss(w.detach() + 1e-7) - loss(w.detach())) / 1e-7
+    assert right.abs() > 0.1
+    torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
+
+
+def test_non_contiguous_input(kernel: Kernel) -> None:
+    tensors = Case(warm=False, channels=2, spatial=(3, 4)).tensors()
     image, weight = tensors["image"], tensors["weight"]
     assert image is not None
     assert weight is not None
-    strided = image.to(memory_format=torch.channels_last).transpose(2, 3).transpose(2, 3)
+    image, weight = image.to(kernel.device), weight.to(kernel.device)
+    strided = image.to(memory_format=torch.channels_last)
     skewed = weight.transpose(-1, -2).contiguous().transpose(-1, -2)
     assert not strided.is_contiguous()
     assert not skewed.is_contiguous()
-    settings = {"iterations": 5, "coupling": Coupling(False, False)}
-    got, right = fused(strided, skewed, **settings), fused(image, weight, **settings)
+    settings = {"iterations": 3, "coupling": Coupling(False, False)}
+    got, right = kernel.tv(strided, skewed, **settings), kernel.tv(image, weight, **settings)
     assert torch.equal(got.value, right.value)
 
 
-def test_inputs_are_left_alone() -> None:
-    case = Case()
-    tensors = case.tensors()
-    case.run(fused, tensors)
+def test_inputs_are_left_alone(kernel: Kernel) -> None:
+    case = Case(spatial=(3, 4), iterations=4)
+    tensors = {n: t.to(kernel.device) for n, t in case.tensors().items() if t is not None}
+    case.run(kernel.tv, dict(tensors))
     for name, tensor in case.tensors().items():
-        assert torch.equal(tensors[name], tensor), name  # type: ignore[arg-type]
+        assert torch.equal(tensors[name].cpu(), tensor), name  # type: ignore[arg-type]
 
 
-def test_the_tape_of_clipping_is_a_byte_a_pixel() -> None:
-    image = torch.zeros(2, 1, 32, 32, requires_grad=True)
-    value = fused(image, torch.tensor(0.1), iterations=10, coupling=Coupling(False, False)).value
+def test_the_tape_of_clipping_is_a_byte_a_pixel(kernel: Kernel) -> None:
+    image = torch.zeros(2, 1, 4, 32, requires_grad=True, device=kernel.device)
+    w = torch.tensor(0.1, device=kernel.device)
+    value = kernel.tv(image, w, iterations=3, coupling=Coupling(False, False)).value
     tape = value.grad_fn.saved_tensors[2]
     assert tape.dtype == torch.uint8
-    assert tape.nbytes == 10 * image.numel()
+    assert tape.nbytes == 3 * image.numel()
 
 
-def test_opaque_to_the_compiler() -> None:
-    layer = TotalVariation(4, isotropic=True)
+@not_interpreted
+def test_opaque_to_the_compiler(kernel: Kernel) -> None:
+    layer = TotalVariation(4, isotropic=True, kernel=kernel.name)
     image = Case(spatial=(8, 9)).tensors()["image"]
     assert image is not None
+    image = image.to(kernel.device)
 
     def loss(y: Tensor) -> Tensor:
         return layer(y, 0.2).value.square().sum()
@@ -259,24 +380,26 @@ def _gradient(loss: Callable[[Tensor], Tensor], image: Tensor) -> Tensor:
     return torch.autograd.grad(loss(y), y)[0]
 
 
-def test_operator_passes_torchs_own_checks() -> None:
-    tensors = Case(warm=False).tensors()
+def test_operator_passes_torchs_own_checks(kernel: Kernel) -> None:
+    image = Case(spatial=(3, 4)).tensors()["image"]
+    assert image is not None
     for isotropic, checkpoint in ((False, 0), (True, 2)):
-        w = torch.full((1, 1, 1, 1, 1), 0.2, dtype=torch.float64, requires_grad=True)
-        image = tensors["image"].clone().requires_grad_()  # type: ignore[union-attr]
-        arguments = (image, w, None, None, 4, 0, isotropic, False, checkpoint, True)
+        w = torch.full((1, 1, 1, 1, 1), 0.2, dtype=torch.float64, device=kernel.device)
+        leaves = (image.to(kernel.device).requires_grad_(), w.requires_grad_())
+        arguments = (*leaves, None, None, 3, 0, isotropic, False, checkpoint, True)
         torch.library.opcheck(
-            torch.ops.legato.tv_numba.default,
+            getattr(torch.ops.legato, f"tv_{kernel.name}").default,
             arguments,
             test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
         )
 
 
 @pytest.mark.parametrize("what", ["second derivatives", "torch.func", "forward mode"])
-def test_what_the_fused_kernel_cannot_do_is_said(what: str) -> None:
-    image = Case(spatial=(5, 6)).tensors()["image"]
+def test_what_the_fused_kernel_cannot_do_is_said(kernel: Kernel, what: str) -> None:
+    image = Case(spatial=(3, 4)).tensors()["image"]
     assert image is not None
-    layer = TotalVariation(5)
+    image = image.to(kernel.device)
+    layer = TotalVariation(2, kernel=kernel.name)
 
     def loss(y: Tensor) -> Tensor:
         return layer(y, 0.2).value.square().sum()
@@ -295,6 +418,7 @@ def test_what_the_fused_kernel_cannot_do_is_said(what: str) -> None:
         derivative()
 
 
+@numba_only
 def test_second_derivatives_by_the_reference() -> None:
     image = Case(spatial=(4, 5)).tensors()["image"]
     assert image is not None
@@ -302,3 +426,24 @@ def test_second_derivatives_by_the_reference() -> None:
     y = image.clone().requires_grad_()
     w = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).value.square().sum(), (y, w))
+
+
+@pytest.mark.skipif(INTERPRETER or GPU, reason="Triton runs in this process")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+def test_triton_by_its_interpreter() -> None:
+    """In a process of its own: Triton reads the variable when it is first imported."""
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [*pytest_, __file__, "-k", "triton and not interpreter"]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= len(SMALL) + len(SINGLE)

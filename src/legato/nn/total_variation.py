@@ -79,8 +79,9 @@ class TotalVariation(nn.Module):
     channels as well, so that their edges coincide; else they are denoised one by one. Along the
     axes of a Euclidean norm λ has size one. The last iterate of FISTA on the dual is returned, from
     zero or from the ``dual`` of an earlier output. ``gradient`` is Unroll (default; ``last``,
-    ``checkpoint``) or any of the fixed-point family; ``kernel`` overrides the choice among "numba"
-    and "reference". Reference: Rudin, Osher, Fatemi (1992); Beck and Teboulle (2009).
+    ``checkpoint``) or any of the fixed-point family; ``kernel`` overrides the choice among
+    "triton", "numba" and "reference". Reference: Rudin, Osher, Fatemi (1992); Beck and Teboulle
+    (2009).
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class TotalVariation(nn.Module):
         if not isinstance(self.gradient, FixedPointGradient):
             solved = by_engine(image, w, self.coupling, dual, self.iterations, self.gradient)
             return ("reference", *solved)
-        name, kernel = choose_kernel(image.device.type, self.kernel)
+        name, kernel = choose_kernel(image, self.coupling, self.kernel)
         if self.iterations > 1:
             with torch.no_grad():
                 dual = kernel(
@@ -144,7 +145,7 @@ class TotalVariation(nn.Module):
 
     def _unroll(self, image: Tensor, w: Tensor, dual: Tensor | None) -> tuple[str, TVIterates]:
         assert isinstance(self.gradient, Unroll)
-        name, kernel = choose_kernel(image.device.type, self.kernel)
+        name, kernel = choose_kernel(image, self.coupling, self.kernel)
         last, interval = self.gradient.last, self.gradient.checkpoint
         if last is not None and last < self.iterations:
             skipped = self.iterations - last
@@ -165,7 +166,7 @@ class TotalVariation(nn.Module):
 
 def _require_weight(weight: Tensor | float, image: Tensor, coupling: Coupling) -> Tensor:
     if isinstance(weight, (int, float)):
-        weight = image.new_tensor(float(weight))
+        weight = image.new_full((), float(weight))  # a GPU would wait for new_tensor
     if not isinstance(weight, Tensor):
         raise InputError(f"weight must be a number or a tensor, not {type(weight).__name__}.")
     require_like(weight, image, "weight")

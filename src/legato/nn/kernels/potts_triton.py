@@ -21,9 +21,10 @@ from legato.nn.kernels.potts_operator import (
     make_operator,
 )
 from legato.nn.kernels.potts_triton_forward import begin, finish, iterate
-from legato.nn.kernels.potts_triton_launch import Launch, Plan, bits, plan, replays
+from legato.nn.kernels.potts_triton_launch import Launch, Plan, plan
 from legato.nn.kernels.potts_triton_pixels import Place
 from legato.nn.kernels.potts_triton_reverse import arrive, reverse
+from legato.nn.kernels.triton_replay import bits, replays
 
 SECTION = 125
 """Iterations in a section: up to so many, the unit of the fixed point is at most 2⁻²⁴."""

@@ -23,13 +23,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from legato.nn.kernels.potts_triton_pixels import (
     edge_weights,
-    look_up,
     lookahead,
     neighbours,
-    place,
+    own_pixels,
     shrinkage,
     weights_at,
 )
+from legato.nn.kernels.triton_pixels import look_up
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def _rounded(u, k, C: tl.constexpr):
 @triton.jit(do_not_specialize=["total"])
 def begin(table, total, extent, C: tl.constexpr, COLD: tl.constexpr, FRESH: tl.constexpr):
     """a⁰, re-centred, and Z⁰ = −u⁰; begins the mean or goes on with it."""
-    image, _at, n, inside, S = place(extent, C)
+    image, _at, n, inside, S = own_pixels(extent, C)
     at = image * C.labels * S + n
     start = look_up(table, 10, C.dtype) + at
     mirror = look_up(table, 7, C.dtype) + at
@@ -114,7 +114,7 @@ def _of_label(fields, at, C: tl.constexpr):
 @triton.jit(do_not_specialize=["k", "now_at", "before_at", "after_at"])
 def iterate(table, k, now_at, before_at, after_at, field, strides, extent, C: tl.constexpr):
     """aᵏ⁺¹ in place of aᵏ, and Zᵏ⁺¹ from Zᵏ and Zᵏ⁻¹, which are at these places of the tape."""
-    image, at, n, inside, S = place(extent, C)
+    image, at, n, inside, S = own_pixels(extent, C)
     beside, exists = neighbours(n, at, extent, C)
     plane = image * C.labels * S
     weights = weights_at(table, image, at, strides, C)
@@ -191,7 +191,7 @@ def iterate(table, k, now_at, before_at, after_at, field, strides, extent, C: tl
 @triton.jit(do_not_specialize=["now_at", "before_at", "total"])
 def finish(table, now_at, before_at, total, field, strides, extent, C: tl.constexpr):
     """bᴺ, uᴺ with all its digits, and (Sᴺ − u⁰)/total to the mean."""
-    image, at, n, inside, S = place(extent, C)
+    image, at, n, inside, S = own_pixels(extent, C)
     beside, exists = neighbours(n, at, extent, C)
     ahead, _behind = beside
     plane = image * C.labels * S

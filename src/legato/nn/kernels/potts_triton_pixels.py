@@ -1,4 +1,4 @@
-"""What the Triton kernels share: the table of addresses, the pixels of a program, their edges.
+"""What the Potts kernels in Triton share: the places in their table, and the edges of pixels.
 
 Every kernel takes a table of addresses, the strides of the weights over (batch, label, direction,
 z, y, x), the extent (depth, height, width) and a `Case`, for which it is compiled.
@@ -16,6 +16,9 @@ from typing import Any
 
 import triton
 import triton.language as tl
+
+from legato.nn.kernels.triton_pixels import look_up, place
+from legato.nn.kernels.triton_replay import TABLE
 
 
 class Place:
@@ -45,7 +48,7 @@ class Place:
     END_MIRROR_BAR = 20
     END_DUAL_BAR = 21
     END_U_BAR = 22
-    ALL = 23
+    ALL = TABLE
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,6 @@ class Case:
 
 
 @triton.jit
-def look_up(table, place, dtype: tl.constexpr):
-    return tl.load(table + place).to(tl.pointer_type(dtype))
-
-
-@triton.jit
 def shrinkage(table, tau, C: tl.constexpr):
     """1/(1 + τε)."""
     shrink = tau * 0 + 1
@@ -107,30 +105,9 @@ def direction(e: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def place(extent, C: tl.constexpr):
-    """The image of this program, its pixels' coordinates and index, which are inside, and D·H·W.
-
-    Pixels beyond the border repeat the last ones, so loads need no masks.
-    """
-    D, H, W = extent
-    image = tl.program_id(0)
-    z = 0
-    if C.volume:
-        z = image % D
-        image = image // D
-    lane = tl.arange(0, C.tile_y * C.tile_x)
-    y = tl.program_id(1) * C.tile_y + lane // C.tile_x
-    x = tl.program_id(2) * C.tile_x + lane % C.tile_x
-    inside = (y < H) & (x < W)
-    y = tl.minimum(y, H - 1)
-    x = tl.minimum(x, W - 1)
-    n = (z * H + y) * W + x
-    S = D * H * W
-    if C.wide:
-        # Addresses in 64 bits take twice the registers.
-        n = n.to(tl.int64)
-        S = S.to(tl.int64)
-    return image.to(tl.int64), (z, y, x), n, inside, S
+def own_pixels(extent, C: tl.constexpr):
+    """What `place` says of this program's tile."""
+    return place(tl.program_id(0), tl.program_id(1), tl.program_id(2), extent, C)
 
 
 @triton.jit

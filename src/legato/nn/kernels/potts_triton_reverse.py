@@ -28,13 +28,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from legato.nn.kernels.potts_triton_pixels import (
     edge_weights,
-    look_up,
     lookahead,
     neighbours,
-    place,
+    own_pixels,
     shrinkage,
     weights_at,
 )
+from legato.nn.kernels.triton_pixels import look_up
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def arrive(
     Of aᴺ, directly and through uᴺ, which feeds the mean and bᴺ = b⁰ + σK(Zᴺ + uᴺ); of Q, the
     weights and σ, through bᴺ. The LAST section comes first and begins the sums.
     """
-    image, at, n, inside, S = place(extent, C)
+    image, at, n, inside, S = own_pixels(extent, C)
     beside, exists = neighbours(n, at, extent, C)
     ahead, behind = beside
     plane = image * C.labels * S
@@ -285,7 +285,7 @@ def reverse(table, k, i, before_at, total, field, strides, extent, C: tl.constex
     Differentiating u = softmax(a), ā = s + u(ū − ⟨u, ū⟩) sums to zero over the labels; what the
     rounding of the tape leaves of that sum is taken out, for it would add up over the iterations.
     """
-    image, at, n, inside, S = place(extent, C)
+    image, at, n, inside, S = own_pixels(extent, C)
     beside, exists = neighbours(n, at, extent, C)
     plane = image * C.labels * S
     weights = weights_at(table, image, at, strides, C)

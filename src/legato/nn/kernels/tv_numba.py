@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -32,6 +33,31 @@ from legato.nn.kernels.tv_operator import TVSettings, make_operator
 FLUSH = {torch.float32: 1e-30, torch.float64: 1e-290}
 """Where cotangents scaled to unit size become zero rather than denormal."""
 
+PAGE, APART = 4096, 256
+"""Bytes: rows lie at least so far apart, but for whole pages."""
+
+
+def padded(width: int, dtype: torch.dtype) -> int:
+    """Columns for so many pixels: whole vectors, and rows of p that do not lie a page apart.
+
+    A load and a recent store whose addresses differ by a multiple of a page wait for each other,
+    and every row is written while the one above it is read.
+    """
+    columns = -(-width // VECTOR) * VECTOR
+    while (row := 2 * columns * dtype.itemsize) > PAGE - APART and (
+        min(row % PAGE, -row % PAGE) < APART
+    ):
+        columns += VECTOR
+    return columns
+
+
+class Rows(Layout):
+    """How images lie in rows here."""
+
+    @cached_property
+    def columns(self) -> int:
+        return padded(self.spatial[-1], self.dtype)
+
 
 class Problem:
     """The problem in rows: λ and the image, and how both are shared out."""
@@ -43,7 +69,7 @@ class Problem:
         self.images = batch if self.joint else batch * channels
         self.channels = channels if self.joint else 1
         self.of_batch = 1 if self.joint else channels
-        self.layout = layout = Layout(
+        self.layout = layout = Rows(
             self.images, self.channels, tuple(spatial), 4, image.dtype, torch.get_num_threads()
         )
         self.directions = len(spatial)
@@ -119,14 +145,15 @@ class Problem:
         """factor · whole images in rows as a tensor of that shape."""
         layout = self.layout
         planes = math.prod(source.shape[2:-1])
-        target = np.empty((self.images, planes, layout.rows, self.width), source.dtype)
+        target = taken((self.images, planes, layout.rows, self.width), layout.dtype)
         flat = source.reshape(self.images, layout.rows, planes, layout.columns)
 
         def store(image: int, first: int, last: int) -> None:
             potts_rows.store(target[image], flat[image], first, last, self.dtype.type(factor))
 
         self.by_rows(store)
-        return torch.from_numpy(target.reshape(shape))
+        # Reshaped by torch: the memory is given back when `target` itself is no longer held.
+        return torch.from_numpy(target).reshape(tuple(shape))
 
     def tape(self, iterations: int) -> Array:
         """Room for what the reverse sweep needs to know of that many iterations."""
@@ -274,7 +301,7 @@ class NumbaTV:
         batch, channels, *spatial = image.shape
         joint = settings.channels and channels > 1
         images, inner = (batch, channels) if joint else (batch * channels, 1)
-        columns = -(-spatial[-1] // VECTOR) * VECTOR
+        columns = padded(spatial[-1], image.dtype)
         rows, directions = math.prod(spatial[:-1]), len(spatial)
         grouped = settings.directions or joint
         dtype = image.dtype if grouped else torch.uint8

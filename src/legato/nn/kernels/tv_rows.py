@@ -5,6 +5,8 @@ being the reach of ∇ in rows, and updates its dual variable M rows behind. Wit
 
     primal(r):  a over p₋ in place, v = y − ∇ᵀa;     dual(r − M):  p⁺ = Π(a + α∇v) over a, in place
 
+Images of one channel do both in one loop over the columns, all but their first and last rows.
+
 The reverse sweep has the same shape: z̄ = Π'ᵀq over q and w = ∇ᵀz̄, then ā = z̄ − α∇w is shared out to
 the two cotangents. Π clips in the anisotropic case, so all that its reverse needs to know of an
 iteration is which entries were clipped, and to which side: two bits each, a byte a pixel. Where
@@ -27,6 +29,10 @@ from numba.extending import intrinsic
 
 from legato.nn.kernels.potts_rows import MARGIN, _clear, _compiled, _copy, _line, _shifted, _stream
 from legato.nn.kernels.vector_math import distinct
+
+BLOCK = 4
+"""Rows that an iteration advances before the next one has its turn: fewer leave the nearest cache
+before they are needed again."""
 
 _BYTE = ir.IntType(8)
 
@@ -102,20 +108,6 @@ def _clipped(typingctx, z, limit):
 
 
 @_line
-def _ahead_lines(v, y, down, across, before_down, before_across, above, beta):
-    """a over p₋, for two directions at once, and v = y − ∇ᵀa."""
-    distinct()
-    left = v.dtype.type(0)
-    for x in range(v.size):
-        a = down[x] + beta * (down[x] - before_down[x])
-        b = across[x] + beta * (across[x] - before_across[x])
-        before_down[x] = a
-        before_across[x] = b
-        v[x] = y[x] + (a - above[x]) + (b - left)
-        left = b
-
-
-@_line
 def _ahead_line(p, before, beta):
     distinct()
     for x in range(p.size):
@@ -146,80 +138,154 @@ def _primal_row(v, y, p, before, i, r, width, beta, down, across, zeros):
     channels, directions, columns = p.shape[1:]
     for c in range(channels):
         line = _shifted(v[c], 0, columns)
-        if directions == 2:
-            inside = i >= 1 and r >= 1
-            _ahead_lines(
-                line, y[c], p[i, c, 0], p[i, c, 1], before[i, c, 0], before[i, c, 1],
-                before[i - 1, c, 0] if inside else zeros, beta,
-            )  # fmt: skip
-        else:
-            _copy(line, y[c])
-            for e in range(directions):
-                here = before[i, c, e]
-                _ahead_line(p[i, c, e], here, beta)
-                if e == across:
-                    _spread_across(line, here)
-                else:
-                    inside = i >= down[e] and r >= down[e]
-                    _spread_down(line, here, before[i - down[e], c, e] if inside else zeros)
+        _copy(line, y[c])
+        for e in range(directions):
+            here = before[i, c, e]
+            _ahead_line(p[i, c, e], here, beta)
+            if e == across:
+                _spread_across(line, here)
+            else:
+                inside = i >= down[e] and r >= down[e]
+                _spread_down(line, here, before[i - down[e], c, e] if inside else zeros)
         v[c, MARGIN + width] = v[c, MARGIN + width - 1]
 
 
 @_line
-def _clip_lines(down, across, here, below, beside, limit_down, limit_across, alpha):
-    """Π(a + α∇v) by clipping, for two directions at once."""
+def _advance_and_clip(
+    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
+    limit_down, limit_across, alpha, beta,
+):  # fmt: skip
+    """a and v of one row, and Π(a + α∇v) by clipping of the row above, for two directions."""
     distinct()
-    for x in range(down.size):
-        down[x] = _clipped(down[x] + alpha * (below[x] - here[x]), limit_down[x])
-        across[x] = _clipped(across[x] + alpha * (beside[x] - here[x]), limit_across[x])
+    left = v.dtype.type(0)
+    for x in range(v.size):
+        a = down[x] + beta * (down[x] - before_down[x])
+        b = across[x] + beta * (across[x] - before_across[x])
+        before_down[x] = a
+        before_across[x] = b
+        below = y[x] + (a - above_down[x]) + (b - left)
+        left = b
+        v[x] = below
+        above_down[x] = _clipped(above_down[x] + alpha * (below - here[x]), limit_down[x])
+        above_across[x] = _clipped(above_across[x] + alpha * (beside[x] - here[x]), limit_across[x])
 
 
 @_line
-def _clip_and_note_lines(
-    down, across, here, below, beside, limit_down, limit_across, alpha, codes
+def _advance_and_clip_and_note(
+    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
+    limit_down, limit_across, alpha, beta, codes,
 ):  # fmt: skip
     """The same, leaving in `codes` what was clipped."""
     distinct()
-    for x in range(down.size):
-        y = down[x] + alpha * (below[x] - here[x])
-        z = across[x] + alpha * (beside[x] - here[x])
-        down[x] = _clipped(y, limit_down[x])
-        across[x] = _clipped(z, limit_across[x])
-        codes[x] = _joined(_code(y, limit_down[x]), _code(z, limit_across[x]), 2)
+    left = v.dtype.type(0)
+    for x in range(v.size):
+        a = down[x] + beta * (down[x] - before_down[x])
+        b = across[x] + beta * (across[x] - before_across[x])
+        before_down[x] = a
+        before_across[x] = b
+        below = y[x] + (a - above_down[x]) + (b - left)
+        left = b
+        v[x] = below
+        a = above_down[x] + alpha * (below - here[x])
+        b = above_across[x] + alpha * (beside[x] - here[x])
+        above_down[x] = _clipped(a, limit_down[x])
+        above_across[x] = _clipped(b, limit_across[x])
+        codes[x] = _joined(_code(a, limit_down[x]), _code(b, limit_across[x]), 2)
 
 
 @_line
-def _shrink_lines(down, across, here, below, beside, limit, alpha):
-    """Π(a + α∇v) onto discs, for two directions."""
+def _advance_and_shrink(
+    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
+    limit, alpha, beta,
+):  # fmt: skip
+    """a and v of one row, and Π(a + α∇v) onto discs of the row above, for two directions."""
     distinct()
-    one = down.dtype.type(1)
-    for x in range(down.size):
-        y = down[x] + alpha * (below[x] - here[x])
-        z = across[x] + alpha * (beside[x] - here[x])
-        square = y * y + z * z
+    left, one = v.dtype.type(0), v.dtype.type(1)
+    for x in range(v.size):
+        a = down[x] + beta * (down[x] - before_down[x])
+        b = across[x] + beta * (across[x] - before_across[x])
+        before_down[x] = a
+        before_across[x] = b
+        below = y[x] + (a - above_down[x]) + (b - left)
+        left = b
+        v[x] = below
+        a = above_down[x] + alpha * (below - here[x])
+        b = above_across[x] + alpha * (beside[x] - here[x])
+        square = a * a + b * b
         outside = square > limit[x] * limit[x]
         factor = limit[x] / math.sqrt(square if outside else one)
         factor = factor if outside else one
-        down[x] = y * factor
-        across[x] = z * factor
+        above_down[x] = a * factor
+        above_across[x] = b * factor
 
 
 @_line
-def _shrink_and_note_lines(down, across, here, below, beside, limit, alpha, tape_down, tape_across):
+def _advance_and_shrink_and_note(
+    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
+    limit, alpha, beta, tape_down, tape_across,
+):  # fmt: skip
     """The same, leaving the projected points on the tape."""
     distinct()
-    one = down.dtype.type(1)
-    for x in range(down.size):
-        y = down[x] + alpha * (below[x] - here[x])
-        z = across[x] + alpha * (beside[x] - here[x])
-        tape_down[x] = y
-        tape_across[x] = z
-        square = y * y + z * z
+    left, one = v.dtype.type(0), v.dtype.type(1)
+    for x in range(v.size):
+        a = down[x] + beta * (down[x] - before_down[x])
+        b = across[x] + beta * (across[x] - before_across[x])
+        before_down[x] = a
+        before_across[x] = b
+        below = y[x] + (a - above_down[x]) + (b - left)
+        left = b
+        v[x] = below
+        a = above_down[x] + alpha * (below - here[x])
+        b = above_across[x] + alpha * (beside[x] - here[x])
+        tape_down[x] = a
+        tape_across[x] = b
+        square = a * a + b * b
         outside = square > limit[x] * limit[x]
         factor = limit[x] / math.sqrt(square if outside else one)
         factor = factor if outside else one
-        down[x] = y * factor
-        across[x] = z * factor
+        above_down[x] = a * factor
+        above_across[x] = b * factor
+
+
+@_compiled
+def _both_rows(
+    y, p, before, i, r, width, limits, alpha, beta, v, codes, points, keep, grouped, sums
+):  # fmt: skip
+    """The primal update of row r and the dual one of the row above at once: two directions, one
+    channel."""
+    columns, depth = p.shape[3], v.shape[0]
+    kinds, at = limits.shape[0], (r - 1) % limits.shape[1]
+    line = _shifted(v[r % depth, 0], 0, columns)
+    here = _shifted(v[(r - 1) % depth, 0], 0, columns)
+    beside = _shifted(v[(r - 1) % depth, 0], 1, columns)
+    down, across = p[i, 0, 0], p[i, 0, 1]
+    before_down, before_across = before[i, 0, 0], before[i, 0, 1]
+    above_down, above_across = before[i - 1, 0, 0], before[i - 1, 0, 1]
+    first, second = limits[0, at], limits[1 % kinds, at]
+    if not grouped and keep:
+        _advance_and_clip_and_note(
+            line, y, down, across, before_down, before_across, above_down, above_across, here,
+            beside, first, second, alpha, beta, codes,
+        )  # fmt: skip
+    elif not grouped:
+        _advance_and_clip(
+            line, y, down, across, before_down, before_across, above_down, above_across, here,
+            beside, first, second, alpha, beta,
+        )  # fmt: skip
+    elif keep:
+        # By way of the cache: written directly, the tape's old contents would be read first.
+        _advance_and_shrink_and_note(
+            line, y, down, across, before_down, before_across, above_down, above_across, here,
+            beside, first, alpha, beta, sums[0, 0], sums[1, 0],
+        )  # fmt: skip
+        _stream(points[0, 0], sums[0, 0])
+        _stream(points[0, 1], sums[1, 0])
+    else:
+        _advance_and_shrink(
+            line, y, down, across, before_down, before_across, above_down, above_across, here,
+            beside, first, alpha, beta,
+        )  # fmt: skip
+    v[r % depth, 0, MARGIN + width] = v[r % depth, 0, MARGIN + width - 1]
 
 
 @_line
@@ -279,26 +345,6 @@ def _dual_row(
     depth = v.shape[0]
     # One index at a time: a slice along the directions would leave lines with a stride.
     kinds, at = limits.shape[0], r % limits.shape[1]
-    if directions == 2 and channels == 1:
-        line = v[r % depth, 0]
-        here, beside = _shifted(line, 0, columns), _shifted(line, 1, columns)
-        below = _shifted(v[(r + 1) % depth, 0], 0, columns) if edges[0, r] else here
-        first, second = limits[0, at], limits[1 % kinds, at]
-        if not grouped and keep:
-            _clip_and_note_lines(a[0, 0], a[0, 1], here, below, beside, first, second, alpha, codes)
-        elif not grouped:
-            _clip_lines(a[0, 0], a[0, 1], here, below, beside, first, second, alpha)
-        elif not by_direction and keep:
-            # By way of the cache: written directly, the tape's old contents would be read first.
-            _shrink_and_note_lines(
-                a[0, 0], a[0, 1], here, below, beside, first, alpha, sums[0, 0], sums[1, 0]
-            )
-            _stream(points[0, 0], sums[0, 0])
-            _stream(points[0, 1], sums[1, 0])
-        elif not by_direction:
-            _shrink_lines(a[0, 0], a[0, 1], here, below, beside, first, alpha)
-        if not (grouped and by_direction):
-            return
     if grouped:
         _clear(sums)
     elif keep:
@@ -344,30 +390,40 @@ def advance(
     depth = ring.shape[1]
     reach = depth - 1
     low, high = own
+    simple = p.shape[1] == 1 and p.shape[2] == 2 and not (grouped and by_direction)
     _clear(ring)
-    for t in range(max(0, low - count * reach), rows + count * reach + 1):
-        if t - count * reach >= high:
+    for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
+        if begin - count * reach >= high:
             break
         for j in range(count):
-            r = t - j * reach
-            start = max(0, low - (count - 1 - j) * reach)
-            stop = min(rows, high + (count - 1 - j) * reach)
-            now, new = (p, before) if j % 2 == 0 else (before, p)
-            if max(0, start - reach) <= r < min(rows, stop + reach):
-                _primal_row(
-                    ring[j, r % depth], image[r], now, new, r - first_row, r, width, betas[j],
-                    down, across, zeros,
-                )  # fmt: skip
-            behind = r - reach
-            if start <= behind < stop:
+            for t in range(begin, begin + BLOCK):
+                r = t - j * reach
+                start = max(0, low - (count - 1 - j) * reach)
+                stop = min(rows, high + (count - 1 - j) * reach)
+                now, new = (p, before) if j % 2 == 0 else (before, p)
+                behind = r - reach
+                ahead = max(0, start - reach) <= r < min(rows, stop + reach)
+                follows = start <= behind < stop
                 noted = keep and low <= behind < high
                 code, point = noted and not grouped, noted and grouped
-                _dual_row(
-                    new[behind - first_row], ring[j], behind, edges, limits, alpha, down, across,
-                    codes[j if code else 0, behind if code else 0],
-                    points[j if point else 0, behind if point else 0],
-                    noted, grouped, by_direction, sums,
-                )  # fmt: skip
+                some_codes = codes[j if code else 0, behind if code else 0]
+                some_points = points[j if point else 0, behind if point else 0]
+                if simple and ahead and follows:
+                    _both_rows(
+                        image[r, 0], now, new, r - first_row, r, width, limits, alpha, betas[j],
+                        ring[j], some_codes, some_points, noted, grouped, sums,
+                    )  # fmt: skip
+                    continue
+                if ahead:
+                    _primal_row(
+                        ring[j, r % depth], image[r], now, new, r - first_row, r, width, betas[j],
+                        down, across, zeros,
+                    )  # fmt: skip
+                if follows:
+                    _dual_row(
+                        new[behind - first_row], ring[j], behind, edges, limits, alpha, down,
+                        across, some_codes, some_points, noted, grouped, by_direction, sums,
+                    )  # fmt: skip
 
 
 @_compiled
@@ -643,32 +699,42 @@ def retreat(
     channels, columns = q.shape[1], q.shape[3]
     low, high = own
     _clear(ring)
-    for t in range(max(0, low - count * reach), rows + count * reach + 1):
-        if t - count * reach >= high:
+    for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
+        if begin - count * reach >= high:
             break
         for j in range(count):
-            k = count - 1 - j
-            r = t - j * reach
-            start = max(0, low - k * reach)
-            stop = min(rows, high + k * reach)
-            if max(0, start - reach) <= r < min(rows, stop + reach):
-                owned = low <= r < high
-                _reverse_primal_row(
-                    ring[j, r % depth], q, r - first_row, r, width, limits,
-                    codes[0 if grouped else k, 0 if grouped else r],
-                    points[k if grouped else 0, r if grouped else 0],
-                    limit_bar[r] if owned else waste, weigh, grouped, by_direction, down, across,
-                    zeros, sums,
-                )  # fmt: skip
-                if owned:
-                    for c in range(channels):
-                        _add_line(image_bar[r, c], _shifted(ring[j, r % depth, c], 0, columns))
-            behind = r - reach
-            if start <= behind < stop:
-                i = behind - first_row
-                _reverse_dual_row(
-                    q[i], before[i], ring[j], behind, edges, alpha, betas[k], flush, down, across
-                )
+            for t in range(begin, begin + BLOCK):
+                k = count - 1 - j
+                r = t - j * reach
+                start = max(0, low - k * reach)
+                stop = min(rows, high + k * reach)
+                if max(0, start - reach) <= r < min(rows, stop + reach):
+                    owned = low <= r < high
+                    _reverse_primal_row(
+                        ring[j, r % depth], q, r - first_row, r, width, limits,
+                        codes[0 if grouped else k, 0 if grouped else r],
+                        points[k if grouped else 0, r if grouped else 0],
+                        limit_bar[r] if owned else waste, weigh, grouped, by_direction, down,
+                        across, zeros, sums,
+                    )  # fmt: skip
+                    if owned:
+                        for c in range(channels):
+                            _add_line(image_bar[r, c], _shifted(ring[j, r % depth, c], 0, columns))
+                behind = r - reach
+                if start <= behind < stop:
+                    i = behind - first_row
+                    _reverse_dual_row(
+                        q[i],
+                        before[i],
+                        ring[j],
+                        behind,
+                        edges,
+                        alpha,
+                        betas[k],
+                        flush,
+                        down,
+                        across,
+                    )
 
 
 @_compiled
