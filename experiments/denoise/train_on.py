@@ -1,0 +1,86 @@
+"""Train a model of a finished part further, and score it again.
+
+    python experiments/denoise/train_on.py OUT --sigma 25 --row filters --data DIR --seconds 2400
+
+Reads OUT/sigma-25/filters.safetensors, writes it back, and replaces its row in results.json: the
+course of the first training stays beside that of the second, with machine and commit of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from legato._files import write_text
+from legato.gradients import Unroll
+from legato.studies.denoise.image_sets import read_sets
+from legato.studies.denoise.models import Analysis, MappedTotalVariation, first_filters
+from legato.studies.denoise.scores import score
+from legato.studies.denoise.table import model_file, part_folder, results_of, save_tensors
+from legato.studies.denoise.training import Recipe, train
+from legato.studies.provenance import provenance
+
+START = time.perf_counter()
+
+
+def say(line: str) -> None:
+    print(f"{time.perf_counter() - START:6.1f} s  {line}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--sigma", type=float, default=25)
+    parser.add_argument("--row", choices=("filters", "TV, λ(y)"), default="filters")
+    parser.add_argument("--data", type=Path, required=True, help="holds train, BSD68, Set12")
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=5e-3)
+    arguments = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.allow_tf32 = False
+    folder = part_folder(arguments.out, f"{arguments.sigma:g}")
+    found = results_of(folder)
+    if found is None or arguments.row not in found["rows"]:
+        parser.error(f"{folder} holds no row {arguments.row!r} to go on from.")
+    row, settings, sigma = found["rows"][arguments.row], found["settings"], arguments.sigma / 255
+    model: torch.nn.Module
+    if arguments.row == "filters":
+        model = Analysis(
+            first_filters(
+                settings["filters"], settings["size"], settings["iterations"], sigma, Unroll()
+            )
+        )
+    else:
+        model = MappedTotalVariation(1.0, sigma, settings["map_iterations"])
+    path = model_file(folder, arguments.row)
+    model.load_state_dict(load_file(path))
+    sets = read_sets(arguments.data)
+    # Another seed: not the same patches again, in the same order.
+    recipe = Recipe(
+        steps=10**6, batch=arguments.batch, lr=arguments.lr, seed=1, seconds=arguments.seconds
+    )
+    course = train(model, sets.train, sigma, recipe, device, say)
+    save_tensors(model, path)
+    row["scores"] = {
+        name: score(model, images, sigma, device) for name, images in sets.tests.items()
+    }
+    row["training"] = {
+        "first": row["training"],
+        "then": course | {"recipe": asdict(recipe)} | provenance(device),
+    }
+    # Read again: another row may have been trained on meanwhile.
+    now = results_of(folder) or found
+    now["rows"][arguments.row] = row
+    write_text(folder / "results.json", json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+    say(", ".join(f"{name} {one['psnr']:.2f} dB" for name, one in row["scores"].items()))
+
+
+if __name__ == "__main__":
+    main()
