@@ -29,6 +29,13 @@ class Nesterov:
     r"""The momentum of FISTA: β_k = (t_k − 1)/t_{k+1} with t_{k+1} = (1 + √(1 + 4t_k²))/2.
 
     Reference: Beck and Teboulle (2009).
+
+    >>> f = lg.Quadratic(torch.diag(torch.tensor([1.0, 0.01])), torch.tensor([0.0, -0.01]))
+    >>> fast = lg.ForwardBackward(inertia=lg.Nesterov())
+    >>> lg.solve(lg.Composite(f), fast, stop=lg.Stop(200)).value.round(decimals=2)
+    tensor([0., 1.])
+    >>> lg.solve(lg.Composite(f), lg.ForwardBackward(), stop=lg.Stop(200)).value.round(decimals=2)
+    tensor([0.0000, 0.8700])
     """
 
 
@@ -40,6 +47,11 @@ class Backtracking:
 
     The search is detached from the graph: the step counts as a constant. Each iteration first tries
     the last step times ``grow``. Reference: Beck and Teboulle (2009).
+
+    >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
+    >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+    >>> lg.solve(lg.Composite(f), algorithm, torch.tensor([6.0])).value.round(decimals=3)
+    tensor([1.])
     """
 
     initial: float = 1.0
@@ -83,6 +95,15 @@ class ForwardBackward(Algorithm):
     one per batch element), :class:`Backtracking`, or None for 1/L. ``inertia`` is a constant
     β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
     Reference: Section 5.1 of Ochs et al. (2016).
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> lg.solve(problem, lg.ForwardBackward()).value
+    tensor([2., 0.])
+    >>> c = lg.Linear(torch.tensor([0.0, 1.0]))
+    >>> entropic = lg.ForwardBackward(1.0, lg.Entropy())
+    >>> lg.solve(lg.Composite(c, lg.Simplex()), entropic).value.round()
+    tensor([1., 0.])
     """
 
     rule: Tensor | float | Backtracking | None
@@ -211,9 +232,16 @@ class ForwardBackward(Algorithm):
             value = problem.smooth.value(x)
             alpha = last * rule.grow
             for _ in range(rule.most):
-                trial = self.geometry.unmirror(self._move(problem, y, gradient, alpha))
+                moved = self._move(problem, y, gradient, alpha)
+                trial = self.geometry.unmirror(moved)
                 move = tree_map(torch.sub, trial, x)
+                if _is_rounding(move, x):  # it says nothing about the step
+                    return alpha
                 allowed = self.geometry.distance(trial, x) / alpha
+                if not bool(allowed > _visible(value)):
+                    # Distances cancel too; half the symmetric one is the same without.
+                    turn = tree_map(torch.sub, moved, y)
+                    allowed = torch.minimum(0.5 * tree.inner(turn, move) / alpha, _visible(value))
                 if bool(_excess(problem, value, gradient, trial, move, allowed) <= allowed):
                     return alpha
                 alpha = alpha * rule.shrink
@@ -252,8 +280,17 @@ def _excess(
     Where it cannot, f is as good as quadratic, and half of ⟨∇f(x⁺) − ∇f(x), x⁺ − x⟩ is the same
     without the cancellation.
     """
-    visible = torch.finfo(value.dtype).eps ** 0.5 * (1 + value.abs())
-    if not bool(allowed <= visible):
+    if not bool(allowed <= _visible(value)):
         return problem.smooth.value(trial) - value - tree.inner(gradient, move)
     turn = tree_map(torch.sub, problem.smooth.grad(trial), gradient)
     return 0.5 * tree.inner(turn, move)
+
+
+def _visible(value: Tensor) -> Tensor:
+    """The size from which a difference of values can be told from rounding."""
+    return torch.finfo(value.dtype).eps ** 0.5 * (1 + value.abs())
+
+
+def _is_rounding(move: Var, x: Var) -> bool:
+    eps = torch.finfo(tree.leaves(x)[0].dtype).eps
+    return bool(tree.norm(move) <= 8 * eps * tree.norm(x))
