@@ -1,0 +1,58 @@
+r"""
+Which gradient should I use?
+============================
+
+``lg.diagnose`` tries every strategy that applies on your problem, measures each against a reference
+that it checks by finite differences, and says in one sentence which to use and why.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+
+import legato as lg
+from legato.diagnose import Sign
+
+torch.manual_seed(0)
+A, b = torch.randn(40, 20).double(), torch.randn(40).double()
+target = torch.randn(20).double()
+
+# %%
+# A lasso with a weight for each feature.
+weight = torch.full((20,), 2.0, dtype=torch.float64, requires_grad=True)
+lasso = lg.Composite(lg.LeastSquares(A, b), lg.L1(weight))
+
+
+def loss(x):
+    return (x - target).square().sum()
+
+
+good = lg.diagnose(lasso, lg.ForwardBackward(), loss, stop=lg.Stop(200))
+print(good)
+
+# %%
+# The same with every feature twice: there are many solutions, and the one that is found depends on
+# the start. Strategies that divide by 1 − ρ still return numbers; the diagnosis says not to believe
+# them, and that unrolling differentiates what was done.
+twice = lg.Composite(lg.LeastSquares(torch.cat([A, A], 1), b), lg.L1(weight.repeat(2)))
+bad = lg.diagnose(
+    twice, lg.ForwardBackward(), lambda x: (x[:20] - target).square().sum(), stop=lg.Stop(200)
+)
+for finding in bad.findings:
+    print("!", finding.message)
+
+# %%
+# A point is a strategy, its area the memory it needed; a line ends at the error it might have had.
+figure, axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
+good.plot(axes[0])
+bad.plot(axes[1])
+axes[0].set_title("unique solution: " + axes[0].get_title(), fontsize=10)
+axes[1].set_title("every feature twice", fontsize=10)
+
+chosen = next(r for r in good.rows if r.gradient == good.recommendation.gradient)
+assert chosen.error < 1e-3
+assert not chosen.warnings
+assert good.reference.disagreement < 1e-5
+assert isinstance(good.recommendation.gradient, lg.Implicit)
+assert not good.signs
+assert Sign.NOT_CONTRACTING in bad.signs
+assert isinstance(bad.recommendation.gradient, lg.Unroll)
