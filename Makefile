@@ -9,6 +9,7 @@ PYTHON   ?= python3
 JOBS     ?= auto
 ARGS     ?=
 PIPFLAGS ?= -qq
+MINUTES  ?= 10
 
 BIN   := .venv/bin
 STAMP := .venv/.installed-dev
@@ -20,7 +21,7 @@ export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint bench docs clean
+.PHONY: help install demo test lint bench stress docs picture clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -56,14 +57,21 @@ lint: $(STAMP) ## Check formatting, rules, types and the direction of imports
 	$(say) 'import-linter'
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP) ## Time the solver loop against the same steps written by hand
+bench: $(STAMP) ## Time the solver loop, then race the peers (BENCH=--fresh: all rows again)
 	@$(BIN)/python benchmarks/loop.py
+	@$(BIN)/python benchmarks/peers/race.py --all $(BENCH)
+	@$(BIN)/python benchmarks/peers/report.py
 
-docs: $(STAMP) ## Regenerate the README's picture, docs/readme.png
-	@mkdir -p docs
+stress: $(STAMP) ## Long tests in bounded time (MINUTES=10); counts go to out/stress.json
+	@$(BIN)/python stress/run.py --minutes $(MINUTES) $(ARGS)
+
+docs: $(STAMP) ## Build the site, the gallery included, with warnings as errors: out/docs/html
+	@$(BIN)/python docs/build.py
+
+picture: $(STAMP) ## Regenerate the README's picture, docs/readme.png
 	@$(BIN)/python examples/readme.py docs/readme.png
 
 clean: ## Remove .venv, build outputs and caches; results and other files of yours stay
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find $(wildcard src tests examples experiments benchmarks) \
+	find $(wildcard src tests stress examples experiments benchmarks) \
 	  -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +

@@ -37,6 +37,11 @@ class Composite:
     .. math:: \min_x\; f(x) + g(x)
 
     Reference: Section 5.1 of Ochs et al. (2016).
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> problem.objective(torch.tensor([2.0, 0.0]))
+    tensor(2.6250)
     """
 
     smooth: Function
@@ -64,6 +69,13 @@ class Saddle:
     .. math:: \min_x \max_y\; ⟨Kx, y⟩ + f(x) + g(x) − h^*(y) \;=\; \min_x f(x) + g(x) + h(Kx)
 
     ``dual`` is h*, e.g. ``L1(λ).dual()`` for h = λ‖·‖₁. Reference: Chambolle and Pock (2016).
+
+    >>> y = torch.tensor([0.0, 1.0])
+    >>> data = lg.SquaredNorm() + lg.Linear(-y)
+    >>> problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(0.25).dual(), nonsmooth=data)
+    >>> found = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(500))
+    >>> found.value, bool(problem.gap(found.value, found.dual) < 1e-6)
+    (tensor([0.2500, 0.7500]), True)
     """
 
     operator: Operator

@@ -24,6 +24,13 @@ class Solution:
     ``value`` is x, ``dual`` is y where there is one, ``state`` continues the iteration when passed
     as x0. ``residual`` is the last relative change; ``converged`` is None where no tolerance was
     asked for. ``steps`` are the step sizes used. ``backward`` is filled by ``.backward()``.
+    Reference: :func:`solve`.
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> solution = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(50, tol=1e-6))
+    >>> solution.value, solution.converged, solution.steps["step"]
+    (tensor([2., 0.]), True, tensor(1.0000))
     """
 
     value: Var
@@ -54,6 +61,14 @@ def solve(
     point, or the state of an earlier solution; None starts from a neutral point. ``gradient``
     defaults to ``Unroll()`` and ``stop`` to 100 iterations. ``trace`` records objective and
     residual of every iteration. Reference: Section 4 of Ochs et al. (2016).
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> weight = torch.tensor(1.0, requires_grad=True)
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(weight))
+    >>> x = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).value
+    >>> x.sum().backward()
+    >>> x.detach(), weight.grad  # x = (3 − weight, 0)
+    (tensor([2., 0.]), tensor(-1.0000))
     """
     gradient = Unroll() if gradient is None else gradient
     stop = Stop() if stop is None else stop

@@ -22,6 +22,13 @@ class Algorithm(ABC):
     Subclasses are frozen dataclasses. Three methods are required; the others have defaults that
     suit an algorithm whose state holds points, not mirror coordinates.
     Reference: Section 4.2 of Ochs et al. (2016).
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> algorithm = lg.ForwardBackward()
+    >>> state = algorithm.step(problem, algorithm.init(problem, None))
+    >>> algorithm.solution(state)
+    tensor([2.0000, 0.0000])
     """
 
     @abstractmethod

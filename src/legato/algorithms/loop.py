@@ -20,6 +20,13 @@ class Stop:
 
     The residual is ‖xⁿ⁺¹ − xⁿ‖ / max(1, ‖xⁿ⁺¹‖), over primal and dual variables together. Reading
     it makes a GPU wait: ``every`` says how often; without ``tol`` it is never read in the loop.
+    Reference: Section 4.2 of Ochs et al. (2016).
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> solution = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(1000, tol=1e-6))
+    >>> solution.converged, solution.iterations
+    (True, 3)
     """
 
     iterations: int = 100
@@ -39,7 +46,16 @@ class Stop:
 
 @dataclass
 class Trace:
-    """Objective and residual after each iteration, as tensors on the solver's device."""
+    """Objective and residual after each iteration, as tensors on the solver's device.
+
+    Reference: :func:`solve`, whose ``trace=True`` asks for it.
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> trace = lg.solve(problem, lg.ForwardBackward(0.5), stop=lg.Stop(3), trace=True).trace
+    >>> [round(float(value), 3) for value in trace.objective]
+    [3.125, 2.75, 2.656]
+    """
 
     objective: list[Tensor] = field(default_factory=list)
     residual: list[Tensor] = field(default_factory=list)
@@ -52,7 +68,17 @@ class Trace:
 
 @dataclass
 class Run:
-    """What a loop leaves behind."""
+    """What a loop leaves behind.
+
+    Reference: :func:`run`, which returns it.
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> algorithm = lg.ForwardBackward()
+    >>> start = algorithm.init(problem, None)
+    >>> legato.algorithms.run(problem, algorithm, start, lg.Stop(5)).iterations
+    5
+    """
 
     state: State
     iterations: int
@@ -74,6 +100,14 @@ def run(
     """Iterate ``algorithm`` from ``state`` until ``stop``.
 
     ``keep`` asks for the last ``keep`` + 1 states, oldest first (for truncated differentiation).
+    Reference: Section 4.2 of Ochs et al. (2016).
+
+    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
+    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
+    >>> algorithm = lg.ForwardBackward()
+    >>> done = legato.algorithms.run(problem, algorithm, algorithm.init(problem, None), lg.Stop(5))
+    >>> algorithm.solution(done.state)
+    tensor([2., 0.])
     """
     window = None if keep is None else [state]
     converged: bool | None = None if stop.tol is None else False

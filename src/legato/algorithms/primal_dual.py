@@ -28,7 +28,16 @@ from legato.problems import Saddle
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of the iterates first..N as output: first=1 (all computed ones) or 0 (the start)."""
+    """The mean of the iterates first..N as output: first=1 (all computed ones) or 0 (the start).
+
+    The ergodic mean, (1/N) Σ xⁿ. Reference: Chambolle and Pock (2016), Theorem 1.
+
+    >>> pennies = lg.Saddle(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), lg.Simplex(), lg.Simplex())
+    >>> algorithm = lg.PrimalDual(average=lg.Average(first=1))
+    >>> found = lg.solve(pennies, algorithm, torch.tensor([0.9, 0.1]), stop=lg.Stop(500))
+    >>> found.value.round(decimals=1)
+    tensor([0.5000, 0.5000])
+    """
 
     first: int = 1
 
@@ -80,6 +89,12 @@ class PrimalDual(Algorithm):
     (max|K_ij| for games on simplices). ``precondition`` asks for diagonal steps. ``average``
     returns the ergodic mean. For ε-entropy add :func:`~legato.NegativeEntropy` to the problem.
     Reference: Chambolle and Pock (2016); Pock and Chambolle (2011) for preconditioning.
+
+    >>> y = torch.tensor([0.0, 0.1, 1.0, 0.9])
+    >>> data = lg.SquaredNorm() + lg.Linear(-y)  # ½‖x − y‖² without its constant
+    >>> problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(0.1).dual(), nonsmooth=data)
+    >>> lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(500)).value.round(decimals=3)
+    tensor([0.1000, 0.1000, 0.9000, 0.9000])
     """
 
     tau: Tensor | float | None = None

@@ -34,6 +34,9 @@ class Adjoint:
     no step moves and the loss does not see, such as the last differences of
     :class:`~legato.Gradient`: A_x is the identity there, and they are left out of everything.
     Reference: Dixon (1983).
+
+    >>> diagnosis.facts.amplification  # 1/(1 − ρ) for ρ = ½
+    2.0
     """
 
     radius: float

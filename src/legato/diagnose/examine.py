@@ -56,6 +56,12 @@ def diagnose(
     the derivative of a float64 copy, unrolled until ``reference`` stops it, and checked by central
     differences along ``directions`` random directions. ``stop`` is that of the solve in question.
     Reference: Sections 4 and 5 of Ochs et al. (2016).
+
+    >>> weight = torch.tensor(0.5, requires_grad=True)
+    >>> problem = lg.Composite(lg.LeastSquares(torch.eye(3), torch.ones(3)), lg.L1(weight))
+    >>> diagnosis = lg.diagnose(problem, lg.ForwardBackward(0.5), lambda x: x.square().sum())
+    >>> type(diagnosis.recommendation.gradient).__name__
+    'Implicit'
     """
     stop = Stop() if stop is None else stop
     reference = Stop(5000, tol=1e-12) if reference is None else reference

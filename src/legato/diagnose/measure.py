@@ -29,6 +29,10 @@ class Row:
     measured, plus the part that comes from the backward solve, from its residual. ``estimate`` is
     ‖r‖/(1 − ρ), relative to ‖ξ‖, as the strategy itself reports it. ``products`` counts iterations
     of the backward pass. ``warnings`` are the names of the warnings that the strategy gave.
+    Reference: :func:`legato.diagnose`.
+
+    >>> [row.error < 1e-6 for row in diagnosis.rows if row.gradient == lg.Implicit()]
+    [True]
     """
 
     gradient: GradientStrategy

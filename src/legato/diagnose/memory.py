@@ -18,6 +18,12 @@ class PeakMemory(TorchDispatchMode):
 
     ``with PeakMemory() as memory: …`` then ``memory.peak``. Views share their storage and count
     once; what existed before does not count. Reference: torch.utils._python_dispatch.
+
+    >>> from legato.diagnose import PeakMemory
+    >>> with PeakMemory() as memory:
+    ...     x = torch.ones(1000) + torch.ones(1000)
+    >>> memory.peak
+    12000
     """
 
     def __init__(self) -> None:
@@ -62,7 +68,14 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int:
-    """The largest number of bytes that ``compute`` holds at once, on its own device."""
+    """The largest number of bytes that ``compute`` holds at once, on its own device.
+
+    Reference: :class:`PeakMemory` on the CPU, torch's own counter on a GPU.
+
+    >>> from legato.diagnose import peak_bytes
+    >>> peak_bytes(lambda: torch.zeros(256), torch.device("cpu"))
+    1024
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -23,6 +23,10 @@ class Reference:
     """dL/dθ as one flat vector, how it was computed, and how far central differences are from it.
 
     ``disagreement`` is relative to the size of a directional derivative, None where not measured.
+    Reference: :func:`legato.diagnose`, where it is ḡ.
+
+    >>> diagnosis.reference.gradient.round(decimals=4), diagnosis.reference.dtype
+    (tensor([-3.], dtype=torch.float64), torch.float64)
     """
 
     gradient: Tensor

@@ -19,7 +19,14 @@ from legato.gradients import GradientStrategy
 
 
 class Sign(StrEnum):
-    """What can be wrong with a gradient, whatever strategy computes it."""
+    """What can be wrong with a gradient, whatever strategy computes it.
+
+    Reference: :func:`legato.diagnose`.
+
+    >>> from legato.diagnose import Sign
+    >>> sorted(sign.name for sign in Sign)[:2]
+    ['DUAL_NOT_UNIQUE', 'LOW_PRECISION']
+    """
 
     NOT_CONVERGED = "not converged"
     SUBLINEAR = "sublinear"
@@ -35,7 +42,13 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, in words and numbers, and what to try."""
+    """One thing that is wrong, in words and numbers, and what to try.
+
+    Reference: :func:`legato.diagnose`.
+
+    >>> [finding.sign.name for finding in diagnosis.findings]
+    []
+    """
 
     sign: Sign
     message: str
@@ -51,6 +64,10 @@ class Facts:
     ``spectral_radius`` is that of A_x at the reference solution; ``amplification`` is ‖(I − A_x)⁻¹‖
     at the iterate that the strategies differentiate, exact if ``certified``, else an upper bound
     that holds except with probability 5e-4. None marks what could not be examined.
+    Reference: :func:`legato.diagnose`.
+
+    >>> diagnosis.facts.converged is None, round(diagnosis.facts.spectral_radius, 2)
+    (True, 0.5)
     """
 
     iterations: int
@@ -67,7 +84,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The strategy to use (None: none can be trusted), and why, in one sentence."""
+    """The strategy to use (None: none can be trusted), and why, in one sentence.
+
+    Reference: :func:`legato.diagnose`.
+
+    >>> diagnosis.recommendation.gradient
+    Implicit(solver=GMRES(tol=1e-06, restart=50, iterations=500))
+    >>> diagnosis.recommendation.sentence.split()[0]
+    'Use'
+    """
 
     gradient: GradientStrategy | None
     sentence: str
@@ -78,7 +103,15 @@ class Recommendation:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """Which gradient to use and whether to trust it; ``print`` it, or ``plot`` it on your axes."""
+    """Which gradient to use and whether to trust it; ``print`` it, or ``plot`` it on your axes.
+
+    Reference: :func:`legato.diagnose`.
+
+    >>> [type(row.gradient).__name__ for row in diagnosis.rows if row.skipped is None][:3]
+    ['OneStep', 'Implicit', 'Implicit']
+    >>> diagnosis.facts.spectral_radius < 1
+    True
+    """
 
     rows: tuple[Row, ...]
     facts: Facts

@@ -37,6 +37,12 @@ class Function(ABC):
     Every function has a ``value``. Smooth ones have ``grad`` and a ``lipschitz`` constant;
     prox-friendly ones have an entry in the table of closed forms (:mod:`legato.functions.prox`);
     some know their ``conjugate``. Reference: Bauschke and Combettes (2017).
+
+    >>> f = lg.LeastSquares(torch.eye(2), torch.ones(2)) + lg.SquaredNorm(1.0)
+    >>> f.value(torch.zeros(2)), f.grad(torch.zeros(2))
+    (tensor(1.), tensor([-1., -1.]))
+    >>> f.is_smooth, lg.L1().is_smooth
+    (True, False)
     """
 
     @abstractmethod
@@ -86,7 +92,13 @@ def _terms(function: Function) -> tuple[Function, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Zero(Function):
-    """No term at all, g(x) = 0 on the geometry's domain."""
+    """No term at all, g(x) = 0 on the geometry's domain.
+
+    Reference: Bauschke and Combettes (2017).
+
+    >>> lg.prox(lg.Zero(), lg.Euclidean(), torch.tensor([3.0, -2.0]), 1.0)
+    tensor([ 3., -2.])
+    """
 
     def value(self, x: Var) -> Tensor:
         return tree.leaves(x)[0].new_zeros(())
@@ -108,6 +120,10 @@ class Linear(Function):
     .. math:: \mathrm{prox}_{α(g + ⟨c, ·⟩)}(y) = \mathrm{prox}_{αg}(y − αc)
 
     Reference: Section 6.3 of Ochs et al. (2016).
+
+    >>> g = lg.NonNegative() + lg.Linear(torch.tensor([1.0, -1.0]))
+    >>> lg.prox(g, lg.Euclidean(), torch.zeros(2), 0.5)
+    tensor([0.0000, 0.5000])
     """
 
     c: Tensor
@@ -139,6 +155,10 @@ class Kernel(Function):
 
     In the geometry ψ it costs one division. See :func:`SquaredNorm` and :func:`NegativeEntropy`.
     Reference: Nesterov (2005), smoothing.
+
+    >>> ridge = lg.Kernel(lg.Euclidean(), 3.0)
+    >>> lg.prox(ridge, lg.Euclidean(), torch.tensor([8.0]), 1.0)  # y/(1 + αε)
+    tensor([2.])
     """
 
     geometry: Geometry
@@ -168,12 +188,28 @@ class Kernel(Function):
 
 
 def SquaredNorm(weight: Tensor | float = 1.0) -> Kernel:
-    """Half a squared norm, g(x) = ε/2 ‖x‖² (ridge, weight decay, the elastic net's second part)."""
+    """Half a squared norm, g(x) = ε/2 ‖x‖² (ridge, weight decay, the elastic net's second part).
+
+    Reference: Zou and Hastie (2005) for the elastic net.
+
+    >>> lg.SquaredNorm(2.0).value(torch.tensor([1.0, 2.0]))
+    tensor(5.)
+    >>> lg.prox(lg.L1(1.0) + lg.SquaredNorm(1.0), lg.Euclidean(), torch.tensor([5.0]), 1.0)
+    tensor([2.])
+    """
     return Kernel(Euclidean(), weight)
 
 
 def NegativeEntropy(weight: Tensor | float = 1.0) -> Kernel:
-    """The negative entropy, g(x) = ε Σ x log x; on the simplex it makes solutions unique."""
+    """The negative entropy, g(x) = ε Σ x log x; on the simplex it makes solutions unique.
+
+    Reference: Nesterov (2005), smoothing.
+
+    >>> g = lg.Simplex() + lg.NegativeEntropy(1.0) + lg.Linear(torch.tensor([0.0, 1.0]))
+    >>> x = lg.prox(g, lg.Entropy(), torch.zeros(2), 1e6)  # nearly the minimiser: softmax(−c)
+    >>> torch.allclose(x, torch.softmax(torch.tensor([0.0, -1.0]), 0), atol=1e-4)
+    True
+    """
     return Kernel(Entropy(), weight)
 
 
@@ -183,6 +219,11 @@ class Sum(Function):
     .. math:: f(x) = \sum_j f_j(x)
 
     Written with ``+``. Reference: Combettes and Pesquet (2011), Table 10.1.
+
+    >>> type(lg.L1(1.0) + lg.Linear(torch.ones(2))).__name__
+    'Sum'
+    >>> (lg.L1(1.0) + lg.Linear(torch.ones(2))).value(torch.tensor([1.0, -2.0]))
+    tensor(2.)
     """
 
     def __init__(self, *terms: Function) -> None:
@@ -272,6 +313,11 @@ class Separable(Function):
     .. math:: g(x_1, …, x_k) = g_1(x_1) + … + g_k(x_k)
 
     Goes with :class:`~legato.Product` and :class:`~legato.Stack`. Reference: Condat (2013).
+
+    >>> g = lg.Separable(lg.NonNegative(), lg.L1(1.0))
+    >>> y = (torch.tensor([-1.0]), torch.tensor([3.0]))
+    >>> lg.prox(g, lg.Product(lg.Euclidean(), lg.Euclidean()), y, 1.0)
+    (tensor([0.]), tensor([2.]))
     """
 
     def __init__(self, *blocks: Function) -> None:

@@ -46,6 +46,11 @@ class LeastSquares(_DataTerm):
     r"""Least squares, f(x) = w/2 ‖Ax − b‖² with ∇f(x) = w A*(Ax − b) and L = w‖A‖².
 
     ``operator`` is a matrix or any :class:`~legato.Operator`. Reference: Beck and Teboulle (2009).
+
+    >>> A, b = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 2.0])
+    >>> f = lg.LeastSquares(A, b)
+    >>> f.value(torch.zeros(2)), f.grad(torch.zeros(2))
+    (tensor(2.5000), tensor([-1., -4.]))
     """
 
     operator: Operator
@@ -78,6 +83,10 @@ class Quadratic(Function):
     r"""A quadratic form, f(x) = ½⟨x, Qx⟩ + ⟨c, x⟩ with symmetric positive semi-definite Q.
 
     ∇f(x) = Qx + c and L = ‖Q‖. Reference: Boyd and Vandenberghe, Section 4.4.
+
+    >>> f = lg.Quadratic(2 * torch.eye(2), torch.tensor([-2.0, -4.0]))
+    >>> lg.solve(lg.Composite(f), lg.ForwardBackward()).value
+    tensor([1., 2.])
     """
 
     Q: Operator
@@ -106,6 +115,10 @@ class Logistic(_DataTerm):
     r"""Logistic loss, f(x) = Σ log(1 + exp(−b_i (Ax)_i)) with labels b ∈ {−1, 1}; L = ‖A‖²/4.
 
     Reference: Hastie, Tibshirani, Friedman, *The Elements of Statistical Learning*, Section 4.4.
+
+    >>> f = lg.Logistic(torch.eye(2), torch.tensor([1.0, -1.0]))
+    >>> f.grad(torch.zeros(2))
+    tensor([-0.5000,  0.5000])
     """
 
     operator: Operator
@@ -136,6 +149,10 @@ class Smooth(Function):
 
     Give ``constant``, a Lipschitz constant of ∇f, for an automatic step; otherwise give the
     algorithm a step or :class:`~legato.Backtracking`. Reference: Griewank and Walther (2008).
+
+    >>> f = lg.Smooth(lambda x: torch.cosh(x - 2))
+    >>> lg.solve(lg.Composite(f), lg.ForwardBackward(0.3), torch.zeros(1)).value.round(decimals=3)
+    tensor([2.])
     """
 
     callable: Callable[[Var], Tensor]

@@ -30,6 +30,11 @@ class L1(Function):
     r"""The weighted ℓ1 norm, g(x) = Σ w_i|x_i|; the weight is a number or broadcasts to x.
 
     Its conjugate is the indicator of |y_i| ≤ w_i. Reference: Donoho (1995), soft thresholding.
+
+    >>> lg.prox(lg.L1(1.0), lg.Euclidean(), torch.tensor([3.0, -0.5, -2.0]), 1.0)
+    tensor([ 2.,  0., -1.])
+    >>> lg.L1(torch.tensor([1.0, 10.0])).value(torch.tensor([2.0, 3.0]))
+    tensor(32.)
     """
 
     weight: Tensor | float = 1.0
@@ -55,6 +60,12 @@ class GroupL1(Function):
     Groups are the slices along ``dim``, or, given ``groups`` (an integer label for each entry of
     the last axis), the entries with the same label; ``weight`` is then a number or one per label.
     Reference: Yuan and Lin (2006).
+
+    >>> x = torch.tensor([3.0, 4.0, 0.0, 5.0])
+    >>> lg.GroupL1(groups=torch.tensor([0, 0, 1, 1])).norms(x)
+    tensor([5., 5.])
+    >>> lg.GroupL1().value(x.reshape(2, 2))
+    tensor(10.)
     """
 
     weight: Tensor | float = 1.0
@@ -110,6 +121,10 @@ class OneHomogeneous(Function):
 
     With lo = −∞ it is an ℓ1 norm on x ≥ 0. Its conjugate is the indicator of [lo, hi].
     Reference: Example 8 of Ochs et al. (2016).
+
+    >>> g = lg.OneHomogeneous(-float("inf"), 1.0)  # |x| where x ≥ 0
+    >>> lg.prox(g, lg.Euclidean(), torch.tensor([3.0, -2.0]), 1.0)
+    tensor([2., 0.])
     """
 
     lo: Tensor | float = -1.0
@@ -132,7 +147,13 @@ class OneHomogeneous(Function):
 
 @dataclass(frozen=True, eq=False)
 class NonNegative(_Indicator):
-    """The indicator of x ≥ 0; its conjugate is the indicator of y ≤ 0."""
+    """The indicator of x ≥ 0; its conjugate is the indicator of y ≤ 0.
+
+    Reference: Example 5 of Ochs et al. (2016).
+
+    >>> lg.prox(lg.NonNegative(), lg.Euclidean(), torch.tensor([-1.0, 2.0]), 1.0)
+    tensor([0., 2.])
+    """
 
     def violation(self, x: Var) -> Tensor:
         return -x
@@ -146,6 +167,12 @@ class Box(_Indicator):
     r"""The indicator of lo ≤ x ≤ hi; its conjugate is Σ max(lo_i y_i, hi_i y_i).
 
     Ends are numbers or broadcast to x, may be learned, and may be infinite.
+    Reference: Parikh and Boyd (2014), Section 6.2.
+
+    >>> lg.prox(lg.Box(0.0, 1.0), lg.Euclidean(), torch.tensor([-2.0, 0.5, 7.0]), 1.0)
+    tensor([0.0000, 0.5000, 1.0000])
+    >>> lg.Box(0.0, 1.0).value(torch.tensor([2.0]))
+    tensor(inf)
     """
 
     lo: Tensor | float = -1.0
@@ -162,7 +189,13 @@ class Box(_Indicator):
 
 
 def LInfBall(radius: Tensor | float = 1.0) -> Box:
-    """The indicator of ‖x‖_∞ ≤ radius, the dual of an ℓ1 norm."""
+    """The indicator of ‖x‖_∞ ≤ radius, the dual of an ℓ1 norm.
+
+    Reference: Parikh and Boyd (2014), Section 6.5.
+
+    >>> lg.prox(lg.LInfBall(1.0), lg.Euclidean(), torch.tensor([3.0, -0.5]), 1.0)
+    tensor([ 1.0000, -0.5000])
+    """
     require_nonnegative(radius, "The radius of LInfBall")
     return Box(-radius, radius)
 
@@ -172,6 +205,12 @@ class Simplex(_Indicator):
     r"""The indicator of the unit simplex along ``dim``: x ≥ 0 and Σ x = 1.
 
     Its conjugate is the largest entry, summed over batches. Reference: Duchi et al. (2008).
+
+    >>> y = torch.tensor([1.0, 0.5, -2.0])
+    >>> lg.prox(lg.Simplex(), lg.Euclidean(), y, 1.0)
+    tensor([0.7500, 0.2500, 0.0000])
+    >>> torch.allclose(lg.prox(lg.Simplex(), lg.Entropy(), y, 1.0), torch.softmax(y, 0))
+    True
     """
 
     dim: int = -1
@@ -189,7 +228,15 @@ class Simplex(_Indicator):
 
 @dataclass(frozen=True, eq=False)
 class L2Ball(_Indicator):
-    r"""The indicator of ‖x‖₂ ≤ radius along ``dim``; its conjugate is Σ radius·‖y‖₂."""
+    r"""The indicator of ‖x‖₂ ≤ radius along ``dim``; its conjugate is Σ radius·‖y‖₂.
+
+    Reference: Parikh and Boyd (2014), Section 6.5.
+
+    >>> lg.prox(lg.L2Ball(1.0), lg.Euclidean(), torch.tensor([3.0, 4.0]), 1.0)
+    tensor([0.6000, 0.8000])
+    >>> lg.L2Ball(2.0).conjugate(torch.tensor([3.0, 4.0]))
+    tensor(10.)
+    """
 
     radius: Tensor | float = 1.0
     dim: int = -1

@@ -19,6 +19,13 @@ class Geometry(ABC):
     Points carry *mirror coordinates* y = ∇ψ(x); algorithms live there because mirror coordinates
     stay finite and informative where x itself rounds to the boundary.
     Reference: Bregman (1967); Bauschke, Bolte, Teboulle (2017).
+
+    >>> psi = lg.Interval(0.0, 1.0)
+    >>> y = psi.mirror(torch.tensor([0.25]))
+    >>> psi.unmirror(y)
+    tensor([0.2500])
+    >>> psi.interior(torch.tensor([0.5, 1.0]))
+    tensor([ True, False])
     """
 
     @abstractmethod

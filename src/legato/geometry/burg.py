@@ -21,6 +21,11 @@ class Burg(Geometry):
     ∇ψ takes negative values only. A mirror variable that is not negative belongs to no point;
     ``unmirror`` saturates there at a huge finite value and ``solve`` reports it.
     Reference: Bauschke, Bolte, Teboulle (2017), Section 5.
+
+    >>> lg.Burg().mirror(torch.tensor([1.0, 4.0]))
+    tensor([-1.0000, -0.2500])
+    >>> lg.Burg().distance(torch.tensor([1.0]), torch.tensor([1.0]))
+    tensor(0.)
     """
 
     def value(self, x: Var) -> Tensor:

@@ -19,6 +19,12 @@ class Entropy(Geometry):
               D_ψ(x, z) = \sum_i x_i \log(x_i / z_i) − x_i + z_i
 
     Reference: Example 3 of Ochs et al. (2016).
+
+    >>> psi = lg.Entropy()
+    >>> psi.unmirror(psi.mirror(torch.tensor([0.5, 2.0])))
+    tensor([0.5000, 2.0000])
+    >>> psi.unmirror(torch.tensor([-1000.0]))  # rounds to 0; the mirror coordinate does not
+    tensor([0.])
     """
 
     def value(self, x: Var) -> Tensor:

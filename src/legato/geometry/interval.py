@@ -21,6 +21,10 @@ class Interval(Geometry):
 
     so that ∇ψ(x) = r·artanh t and ∇ψ*(y) = m + r·tanh(y/r). Ends may be tensors and learned.
     Reference: Example 2 of Ochs et al. (2016).
+
+    >>> psi = lg.Interval(0.0, 4.0)
+    >>> psi.unmirror(torch.tensor([-50.0, 0.0, 50.0]))
+    tensor([0., 2., 4.])
     """
 
     lo: Tensor | float = -1.0

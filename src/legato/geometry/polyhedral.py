@@ -22,6 +22,12 @@ class Polyhedral(Geometry):
     ∇ψ* has no closed form: a damped Newton method computes it and the implicit function theorem
     differentiates it, in y, A and b. ``start`` is any interior point (found for you if the origin
     is one). Reference: Example 4 of Ochs et al. (2016).
+
+    >>> A = torch.tensor([[1.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]).double()
+    >>> psi = lg.Polyhedral(A, torch.ones(3).double())  # x₁ + x₂ ≤ 1, x ≥ −1
+    >>> x = torch.tensor([0.2, -0.3]).double()
+    >>> torch.allclose(psi.unmirror(psi.mirror(x)), x)
+    True
     """
 
     A: Tensor

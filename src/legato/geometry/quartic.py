@@ -20,6 +20,12 @@ class Quartic(Geometry):
 
     The norm runs over ``dim``; other axes are batches. ∇ψ*(y) = y/(1 + s²) with the real root s of
     s³ + s = ‖y‖. Reference: Bolte, Sabach, Teboulle, Vaisbourd (2018).
+
+    >>> psi = lg.Quartic()
+    >>> psi.mirror(torch.tensor([1.0, 2.0]))
+    tensor([ 6., 12.])
+    >>> psi.unmirror(torch.tensor([6.0, 12.0]))
+    tensor([1.0000, 2.0000])
     """
 
     dim: int | tuple[int, ...] = -1

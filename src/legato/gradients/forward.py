@@ -25,6 +25,14 @@ class Forward(GradientStrategy):
     Exact like :class:`Unroll`; memory grows with the number of entries of ``params``, not with the
     number of iterations. Only the listed tensors get a gradient; a tensor that needs one and is not
     listed causes a warning. Reference: Section 4.2 of Ochs et al. (2016).
+
+    >>> weight = torch.tensor(1.0, requires_grad=True)
+    >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
+    >>> problem = lg.Composite(data, lg.L1(weight))
+    >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Forward(weight))
+    >>> solution.value.sum().backward()
+    >>> weight.grad.round(decimals=3)
+    tensor(-3.0410)
     """
 
     def __init__(self, *params: Tensor | Sequence[Tensor]) -> None:

@@ -20,6 +20,14 @@ class Linearisation:
     Products from the left are ordinary vector–Jacobian products. Products from the right use that
     w ↦ Jᵀw is linear, so its own vector–Jacobian product is t ↦ Jt: one backward pass each through
     a graph that is built once, for any operation that can be differentiated twice.
+    Reference: Griewank and Walther (2008), Section 3.2.
+
+    >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)))
+    >>> algorithm = lg.ForwardBackward(1.0)
+    >>> stationary, state = algorithm.stationary(algorithm.init(problem, torch.ones(2)))
+    >>> J = legato.gradients.Linearisation(problem, stationary, state)
+    >>> J.transposed(torch.ones(2))  # one step maps x to x/2
+    tensor([0.5000, 0.5000])
     """
 
     def __init__(

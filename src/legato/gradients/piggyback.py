@@ -30,6 +30,14 @@ class Piggyback(FixedPointGradient):
     (X, Y) is the derivative of the saddle point when the problem is tilted by ε∇L, so each
     iteration is one product with the Jacobian of the step. Constant memory; for PrimalDual only.
     Reference: Bogensperger, Chambolle, Pock (2022).
+
+    >>> weight = torch.tensor(0.25, requires_grad=True)
+    >>> data = lg.SquaredNorm() + lg.Linear(-torch.tensor([0.0, 1.0]))
+    >>> problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(weight).dual(), nonsmooth=data)
+    >>> x = lg.solve(problem, lg.PrimalDual(), gradient=lg.Piggyback(), stop=lg.Stop(500)).value
+    >>> x[1].backward()
+    >>> weight.grad.round(decimals=3)  # x = (weight, 1 − weight)
+    tensor(-1.)
     """
 
     iterations: int = 1000

@@ -27,6 +27,14 @@ class Unroll(GradientStrategy):
     has shrunk below ``tol`` of its first size, and ``solution.backward.iterations`` says after how
     many back-iterations. ``checkpoint`` trades time for memory: "sqrt" or an interval.
     Reference: Algorithms 1–3 of Ochs et al. (2016), with errata 1–4.
+
+    >>> weight = torch.tensor(1.0, requires_grad=True)
+    >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
+    >>> problem = lg.Composite(data, lg.L1(weight))
+    >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Unroll(checkpoint="sqrt"))
+    >>> solution.value.sum().backward()
+    >>> weight.grad.round(decimals=3)
+    tensor(-3.0410)
     """
 
     last: int | None = None
@@ -152,7 +160,9 @@ class _Watch:
         known = [g for g in grads if g is not None]
         if not known:
             return False
-        size = float(tree.norm(tuple(known)))
+        # In double precision: squares of a small loss's cotangents are zero in float32.
+        parts = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in known]
+        size = float(torch.linalg.vector_norm(torch.stack(parts)))
         if self.first is None:
             self.first, self.seen = size, 0
         goes_on = size > self.tol * self.first

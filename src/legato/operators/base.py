@@ -18,6 +18,11 @@ class Operator(ABC):
     """A linear map K with its adjoint, ⟨Kx, y⟩ = ⟨x, K*y⟩.
 
     Leading axes beyond those the operator acts on are batches. Reference: Chambolle, Pock (2011).
+
+    >>> K = lg.Gradient(dims=(-1,)) @ lg.Diagonal(torch.tensor([1.0, 2.0, 3.0]))
+    >>> x, y = torch.randn(3), torch.randn(1, 3)
+    >>> torch.allclose((K(x) * y).sum(), (x * K.adjoint(y)).sum(), atol=1e-5)
+    True
     """
 
     @abstractmethod
@@ -78,6 +83,10 @@ def lanczos_norm(operator: Operator, like: Var, accuracy: float = 0.01) -> Tenso
     Lanczos' method on K*K from a random start underestimates the largest eigenvalue by a factor
     1 − ε with probability at most 1.648 √n exp(−√ε(2q − 1)) after q steps; we take q from that
     bound and divide by 1 − ε. Reference: Kuczyński and Woźniakowski (1992), Theorem 4.2.
+
+    >>> K = lg.Diagonal(torch.tensor([1.0, 2.0, 5.0]))
+    >>> legato.operators.lanczos_norm(K, torch.zeros(3)).round(decimals=3)
+    tensor(5.)
     """
     shape = tree.flatten(like)
     n = shape.numel()

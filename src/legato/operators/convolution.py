@@ -29,6 +29,10 @@ class Convolution(Operator):
     (the edge pixel is repeated: filters of mean zero answer zero to a constant up to the border);
     one, two and three spatial axes work. ‖K‖ is bounded by the largest singular value of the symbol
     over all frequencies. Reference: Peyré and Fadili (2011), task-driven analysis priors.
+
+    >>> blur = lg.Convolution(torch.full((1, 1, 3), 1 / 3), boundary="circular")
+    >>> blur(torch.tensor([[3.0, 0.0, 0.0, 0.0]]))
+    tensor([[1., 1., 0., 1.]])
     """
 
     kernel: Tensor

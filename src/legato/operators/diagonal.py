@@ -16,6 +16,10 @@ class Diagonal(Operator):
     r"""Entrywise multiplication, (Kx)_i = d_i x_i, with ‖K‖ = max|d_i|.
 
     ``entries`` broadcast against x without enlarging it. Reference: Golub and Van Loan.
+
+    >>> K = lg.Diagonal(torch.tensor([2.0, -3.0]))
+    >>> K(torch.ones(2)), K.norm()
+    (tensor([ 2., -3.]), tensor(3.))
     """
 
     entries: Tensor
@@ -36,7 +40,15 @@ class Diagonal(Operator):
 
 @dataclass(frozen=True, eq=False)
 class Identity(Operator):
-    """The identity, Kx = x, with ‖K‖ = 1."""
+    """The identity, Kx = x, with ‖K‖ = 1.
+
+    Reference: Golub and Van Loan, *Matrix Computations*.
+
+    >>> lg.Identity()(torch.tensor([1.0, 2.0]))
+    tensor([1., 2.])
+    >>> (2.0 * lg.Identity()).norm()
+    tensor(2.)
+    """
 
     def __call__(self, x: Var) -> Var:
         return x

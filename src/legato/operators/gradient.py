@@ -111,6 +111,15 @@ class Gradient(_GridDifferences):
     (…, H, W) becomes (…, 2, H, W). ``dims`` count from the end. ``weights`` broadcast to the
     result and may be learned. ‖K‖ ≤ 2·√(number of axes)·max|w|.
     Reference: Section 7.1 of Ochs et al. (2016).
+
+    >>> lg.Gradient()(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
+    tensor([[[3., 6.],
+             [0., 0.]],
+    <BLANKLINE>
+            [[1., 0.],
+             [4., 0.]]])
+    >>> lg.Gradient(dims=(-1,))(torch.tensor([1.0, 4.0, 9.0]))
+    tensor([[3., 5., 0.]])
     """
 
     dims: tuple[int, ...] = (-2, -1)
@@ -136,6 +145,11 @@ class Differences(_GridDifferences):
     ``offsets=((1, 0), (0, 1), (1, 1), (1, -1))`` is the 8-neighbourhood of an image (…, H, W), with
     result (…, 4, H, W). ‖K‖ ≤ 2·√(number of offsets)·max|w|. Reference: Boykov and Kolmogorov
     (2003), metrication.
+
+    >>> K = lg.Differences(((1,), (2,)))
+    >>> K(torch.tensor([1.0, 2.0, 4.0]))
+    tensor([[1., 2., 0.],
+            [3., 0., 0.]])
     """
 
     offsets: tuple[Offset, ...]

@@ -17,6 +17,10 @@ class Stack(Operator):
 
     Its dual variable is a tuple: use :class:`~legato.Product` and :class:`~legato.Separable`.
     Reference: Condat (2013).
+
+    >>> K = lg.Stack(lg.Identity(), lg.Gradient(dims=(-1,)))
+    >>> K(torch.tensor([1.0, 3.0]))
+    (tensor([1., 3.]), tensor([[2., 0.]]))
     """
 
     def __init__(self, *operators: Operator) -> None:

@@ -58,6 +58,17 @@ class DescentOptimizer(Optimizer):
     (another batch, another tolerance). ``uncertainty`` says how far the values of the closure may
     be off; :func:`~legato.fit` sets it where the lower level is solved inexactly.
     All state is in ``state``: scalars with the first parameter, vectors with each.
+    Reference: Ochs, Chen, Brox, Pock (2014).
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = lg.optim.ProximalGradient([theta], alpha=0.5)
+    >>> def closure():
+    ...     optimizer.zero_grad()
+    ...     loss = 0.5 * (theta - 1).square().sum()
+    ...     loss.backward()
+    ...     return loss
+    >>> [round(float(optimizer.step(closure)), 3) for _ in range(3)]
+    [2.0, 0.5, 0.125]
     """
 
     uncertainty: float = 0.0

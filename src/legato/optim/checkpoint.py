@@ -26,6 +26,16 @@ class Checkpoint:
     replaced as a whole or not at all. Delete it to start over. To tell that a file belongs to
     another problem, the first loss is computed again; ``probe=False`` leaves this out, for losses
     that are random in ways torch's seed does not govern.
+    Reference: :func:`fit`, which writes and reads it.
+
+    >>> import pathlib, tempfile
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder) / "fit.pt"
+    ...     result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], lg.optim.IPiano, 3,
+    ...                     checkpoint=lg.optim.Checkpoint(file))
+    ...     file.exists()
+    True
     """
 
     path: str | os.PathLike[str]

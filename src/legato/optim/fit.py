@@ -57,6 +57,16 @@ def fit(
     takes it up again. An interrupt (Ctrl-C) undoes the unfinished step, saves, and returns what
     there is, with ``interrupted`` set. A step that fails is undone, too: the fit then ends with a
     warning and its history. Reference: Section 3 of Ochs et al. (2016).
+
+    >>> weight = torch.tensor(0.0, requires_grad=True)
+    >>> def loss(level):  # choose the penalty for which x = 1.5
+    ...     data = lg.LeastSquares(torch.eye(1), torch.tensor([3.0]))
+    ...     problem = lg.Composite(data, lg.L1(weight.exp()))
+    ...     x = level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).value
+    ...     return (x - 1.5).square().sum()
+    >>> result = lg.fit(loss, [weight], lg.optim.IPiano, steps=30)
+    >>> weight.exp().detach().round(decimals=2)
+    tensor(1.5000)
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps must be a positive integer, not {steps!r}.")

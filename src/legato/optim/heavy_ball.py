@@ -22,6 +22,12 @@ class HeavyBall(DescentOptimizer):
     One gradient a step, which ``step()`` takes from ``.grad`` or from a closure, so it also goes
     with random losses. :meth:`polyak` has the optimal constants of strongly convex quadratics.
     Reference: Polyak (1964); Zavriev and Kostyuk (1993).
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = lg.optim.HeavyBall([theta], alpha=0.1, beta=0.5)
+    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=60)
+    >>> theta.detach().round(decimals=3)
+    tensor([1.])
     """
 
     descends: ClassVar[bool] = False

@@ -68,6 +68,10 @@ class HOAG(Inexact):
     Never below ``last``; summable, hence convergent. A step that fails or does not move is repeated
     ten times as exactly.
     Reference: Pedregosa (2016), *Hyperparameter optimization with approximate gradient*.
+
+    >>> tolerances = lg.optim.HOAG(first=1e-2, decay=0.5)
+    >>> tolerances.first, tolerances.last
+    (0.01, 1e-08)
     """
 
     first: float = 1e-2
@@ -103,6 +107,16 @@ class MAID(Inexact):
     something: IPiano, ProximalGradient or NonlinearCG.
     Reference: Salehi, Mukherjee, Roberts, Ehrhardt (2024), *An adaptively inexact first-order
     method for bilevel optimization*.
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> def loss(level):
+    ...     problem = lg.Composite(lg.Quadratic(torch.eye(1), -theta))
+    ...     stop = lg.Stop(999, tol=1e-8)
+    ...     x = level.solve(problem, lg.ForwardBackward(0.5), gradient=lg.Implicit(), stop=stop)
+    ...     return (x.value - 1).square().sum()
+    >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=15, inexact=lg.optim.MAID())
+    >>> theta.detach().round(decimals=1)
+    tensor([1.])
     """
 
     first: float = 1e-2

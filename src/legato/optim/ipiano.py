@@ -35,6 +35,13 @@ class IPiano(DescentOptimizer):
     holds H, the estimate L, α, β, δ and γ. A step on a NaN loss is never taken; where no step
     works, :class:`~legato.errors.NoStepError` says so and the parameters stay.
     Reference: Ochs, Chen, Brox, Pock (2014); Ochs (2015), Chapter 6.
+
+    >>> theta = torch.tensor([0.0], requires_grad=True)
+    >>> optimizer = lg.optim.IPiano([theta], prox=lg.L1(1.0))
+    >>> loss = lambda level: 0.5 * (theta - 3).square().sum()
+    >>> result = lg.fit(loss, [theta], optimizer, steps=50)
+    >>> theta.detach().round(decimals=3)
+    tensor([2.])
     """
 
     def __init__(

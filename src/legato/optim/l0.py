@@ -21,6 +21,9 @@ class L0(Function):
     .. math:: \mathrm{prox}_{αg}(y) = y · [y² > 2αw]
 
     Not convex: use it with :class:`~legato.optim.NonConvex`. Reference: Blumensath, Davies (2008).
+
+    >>> legato.optim.L0(1.0).value(torch.tensor([0.0, 2.0, -3.0]))
+    tensor(2.)
     """
 
     weight: Tensor | float = 1.0

@@ -65,6 +65,11 @@ class Level:
     path short, and the gradient with it. Adaptive tolerances only ever loosen: ``stop.tol`` and the
     adjoint solver's ``tol`` are the most that is asked for.
     Reference: Pedregosa (2016) for warm starts in hyper-parameter optimisation.
+
+    >>> level = legato.optim.Level()
+    >>> problem = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([3.0])), lg.L1(1.0))
+    >>> level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).value
+    tensor([2.])
     """
 
     def __init__(self) -> None:

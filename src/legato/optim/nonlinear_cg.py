@@ -25,6 +25,12 @@ class NonlinearCG(DescentOptimizer):
     at −∇f where it does not descend, where successive gradients are far from orthogonal
     (|⟨g⁺, g⟩| > ``orthogonality`` · ‖g⁺‖², Powell's test), and after ``restart`` steps if given.
     Reference: Nocedal and Wright (2006), Section 5.2.
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> loss = lambda level: (theta - 1).square().sum()
+    >>> result = lg.fit(loss, [theta], lg.optim.NonlinearCG, steps=50)
+    >>> theta.detach().round(decimals=3)
+    tensor([1.])
     """
 
     def __init__(

@@ -17,6 +17,12 @@ class ProximalGradient(IPiano):
 
     ``alpha`` is a constant step; None searches for 0.99/L in every step.
     Reference: Attouch, Bolte, Svaiter (2013).
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = lg.optim.ProximalGradient([theta], prox=lg.NonNegative())
+    >>> result = lg.fit(lambda level: (theta + 1).square().sum(), [theta], optimizer, steps=50)
+    >>> theta.detach()
+    tensor([0.])
     """
 
     def __init__(

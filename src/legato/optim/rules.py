@@ -47,6 +47,9 @@ class Search:
     Each step first tries the last L times ``relax``, and gives up after ``trials`` points.
     ``first=None`` measures L at the start by one more evaluation.
     Reference: Beck and Teboulle (2009).
+
+    >>> lg.optim.Search(first=10.0).grow
+    2.0
     """
 
     first: float | None = None
@@ -95,6 +98,12 @@ class Constant(Rule):
 
     ``L`` is a Lipschitz constant of ∇f; without it, H is that of the largest L that α allows.
     Reference: Ochs, Chen, Brox, Pock (2014), Algorithm 2.
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = lg.optim.IPiano([theta], lg.optim.Constant(0.2, 0.4, L=2.0))
+    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
+    >>> theta.detach().round(decimals=3)
+    tensor([1.])
     """
 
     alpha: float
@@ -118,6 +127,12 @@ class Backtracking(Rule):
 
     A growing L raises δ; where H would rise with it, the step is repeated without inertia.
     Reference: Ochs, Chen, Brox, Pock (2014), Algorithm 3.
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = lg.optim.IPiano([theta], lg.optim.Backtracking(beta=0.5))
+    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
+    >>> theta.detach().round(decimals=3)
+    tensor([1.])
     """
 
     beta: float = 0.8
@@ -139,6 +154,12 @@ class VariableInertia(Rule):
 
     Inertia fades where the loss is steep. ``delta=None`` takes the δ for which β starts at 0.8.
     Reference: Ochs, Chen, Brox, Pock (2014), Algorithm 4.
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = lg.optim.IPiano([theta], lg.optim.VariableInertia())
+    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=80)
+    >>> theta.detach().round(decimals=3)
+    tensor([1.])
     """
 
     delta: float | None = None
@@ -166,6 +187,13 @@ class NonConvex(Rule):
 
     With ``alpha`` the step is constant and must satisfy α < (1 − 2β)/L.
     Reference: Ochs (2015), *Long Term Motion Analysis …*, Chapter 6.
+
+    >>> theta = torch.tensor([0.5, 3.0], requires_grad=True)
+    >>> optimizer = lg.optim.IPiano([theta], lg.optim.NonConvex(), prox=lg.optim.L0(1.0))
+    >>> loss = lambda level: 0.5 * (theta[0] - 0.5) ** 2 + 0.5 * (theta[1] - 3) ** 2
+    >>> result = lg.fit(loss, [theta], optimizer, steps=50)
+    >>> theta.detach().round(decimals=3)
+    tensor([0., 3.])
     """
 
     beta: float = 0.4

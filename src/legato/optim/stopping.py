@@ -16,6 +16,13 @@ class Until:
     ``gradient`` bounds ‖∇f(θ)‖ (useful without prox), ``change`` bounds ‖θ⁺ − θ‖, ``decrease``
     bounds the relative decrease of the loss in a step, ``loss`` is a target, and ``seconds`` is a
     budget. Any callable History → reason or None serves as well.
+    Reference: Nocedal and Wright (2006), Section 3.1.
+
+    >>> theta = torch.tensor([3.0], requires_grad=True)
+    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], lg.optim.IPiano, 500,
+    ...                 until=lg.optim.Until(gradient=1e-4))
+    >>> result.converged
+    True
     """
 
     gradient: float | None = None

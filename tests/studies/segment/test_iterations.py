@@ -64,7 +64,9 @@ def test_an_image_without_labels(study):
         run_iterations(SETTINGS, Blank(study.data), "cpu")
 
 
-@pytest.mark.parametrize("change", [{"counts": ()}, {"counts": (0,)}, {"seeds": ()}, {"images": 0}, {"steps": 0}])
+@pytest.mark.parametrize(
+    "change", [{"counts": ()}, {"counts": (0,)}, {"seeds": ()}, {"images": 0}, {"steps": 0}]
+)
 def test_settings_that_make_no_sense(change):
     with pytest.raises(InputError, match="positive"):
         IterationSettings(**change)

@@ -1,0 +1,180 @@
+"""``{public} MODULE``: every public name of a module, a table first and then entry by entry.
+
+A name that ``import legato as lg`` offers too is documented as ``legato.NAME``, where users look.
+The list is the module's ``__all__``, so that a page can never lag behind the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
+from docutils.statemachine import StringList
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.nodes import make_refnode
+
+import legato
+
+# Contracts that users subclass, and results whose methods they call: shown with their members.
+OPEN = {
+    "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
+    "HeavyBall", "History", "Level", "LinearSolver", "Operator", "Saddle", "Composite",
+    "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
+    "Linearisation", "LeastSquaresOutput", "MatrixGameOutput", "SparseCodingOutput", "OuterPath",
+}  # fmt: skip
+
+
+def find_module(name: str) -> ModuleType:
+    """The module itself, even where a function of the same name hides it (legato.solve)."""
+    importlib.import_module(name)
+    return sys.modules[name]
+
+
+def home(module: str, name: str) -> str:
+    """The module under which a name is documented."""
+    thing = getattr(find_module(module), name)
+    return "legato" if getattr(legato, name, None) is thing else module
+
+
+def entry(module: str, name: str) -> list[str]:
+    thing = getattr(find_module(module), name)
+    if inspect.isclass(thing):
+        lines = [f".. autoclass:: {name}"]
+        if name in OPEN:
+            lines += ["   :members:"]
+    elif callable(thing):
+        lines = [f".. autofunction:: {name}"]
+    else:
+        lines = [f".. py:data:: {name}", "", f"   {comment(module, name)}"]
+    return [f".. currentmodule:: {home(module, name)}", "", *lines, ""]
+
+
+def comment(module: str, name: str) -> str:
+    """What stands beside a constant in the source, in a string below it or a comment behind it."""
+    for place, code in _sources(module):
+        analyzer = ModuleAnalyzer.for_string(code, place)
+        found = analyzer.find_attr_docs().get(("", name))
+        if found:
+            return " ".join(line for line in found if line)
+        line = re.search(rf"^{name}\b.*?#\s*(.+)$", code, re.MULTILINE)
+        if line:
+            return line.group(1)
+    return f"A {type(getattr(find_module(module), name)).__name__}."
+
+
+def _sources(module: str) -> list[tuple[str, str]]:
+    folder = Path(find_module(module).__file__ or "").parent
+    return [(f.stem, f.read_text(encoding="utf-8")) for f in sorted(folder.glob("*.py"))]
+
+
+class Public(Directive):
+    """The public names of a module, or those given by ``:names:``."""
+
+    required_arguments = 1
+    option_spec = {"names": directives.unchanged}  # noqa: RUF012 (docutils asks for a plain dict)
+
+    def run(self) -> list[nodes.Node]:
+        module = self.arguments[0]
+        names = self.options.get("names", "").split() or find_module(module).__all__
+        names = sorted(names, key=str.lower)
+        lines = [".. autosummary::", "   :nosignatures:", ""]
+        lines += [f"   ~{home(module, name)}.{name}" for name in names]
+        lines += [""]
+        for name in names:
+            lines += entry(module, name)
+        content = StringList(lines, source=f"public {module}")
+        node = nodes.container()
+        self.state.nested_parse(content, self.content_offset, node)
+        return node.children
+
+
+def resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Docstrings call names as users do, ``fit`` or ``legato.Level``: find the one entry meant."""
+    if node.get("refdomain") != "py":
+        return None
+    wanted = node["reftarget"].removeprefix("legato.")
+    objects = env.domains["py"].objects
+    found = [name for name in objects if name.endswith(f".{wanted}")]
+    found = [name for name in found if name.startswith("legato.")]
+    if not found:
+        return None
+    best = min(found, key=len)  # legato.fit rather than a method of that name
+    return make_refnode(
+        app.builder, node["refdoc"], objects[best].docname, objects[best].node_id, content, best
+    )
+
+
+# --- docstrings as they are written ---------------------------------------------------------------
+
+# What reStructuredText must see as it is: literals, roles, emphasis over whole words.
+KEPT = re.compile(
+    r"``.+?``|:[\w:]+:`[^`]+`|(?<![\w*])\*(?=[^\s*])[^*]+?(?<=[^\s*])\*(?![\w*])", re.DOTALL
+)
+
+
+def escape(text: str) -> str:
+    """Mathematics in running text, |x| or (B, *spatial), is not markup."""
+    done, place = [], 0
+    for found in KEPT.finditer(text):
+        done += [_escape_plain(text[place : found.start()]), found.group()]
+        place = found.end()
+    return "".join([*done, _escape_plain(text[place:])])
+
+
+def _escape_plain(text: str) -> str:
+    text = re.sub(r"([|*])", r"\\\1", text)
+    return re.sub(r"(\w)_(?!\w)", r"\1\\_", text)  # coef_ is no reference
+
+
+def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Escape paragraphs; leave mathematics and examples; turn "Parameters" into lists."""
+    paragraphs: list[list[str]] = [[]]
+    for line in _lists(lines):
+        if line.strip():
+            paragraphs[-1].append(line)
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    done: list[str] = []
+    for paragraph in paragraphs:
+        first = paragraph[0].lstrip() if paragraph else ""
+        if first.startswith(("..", ">>>")) or (done and paragraph and paragraph[0][:1] == " "):
+            done += [*paragraph, ""]  # a directive, what belongs to it, or an example
+        else:
+            done += [*escape("\n".join(paragraph)).split("\n"), ""]
+    lines[:] = done
+
+
+def _lists(lines: list[str]) -> list[str]:
+    """``name : text`` below a "Parameters" or "Attributes" heading as items of a list."""
+    done: list[str] = []
+    inside = False
+    for line in lines:
+        if line and set(line) == {"-"}:
+            done[-1] = f".. rubric:: {done[-1]}"
+            done.append("")
+            inside = True
+            continue
+        item = re.match(r"(\w[\w, ]*) : (.*)", line) if inside else None
+        if item:
+            names = ", ".join(f"``{n}``" for n in item.group(1).split(", "))
+            done += ["", f"- {names}: {item.group(2)}"]
+        elif inside and line.startswith("    "):
+            done.append("  " + line.strip())
+        else:
+            done.append(line)
+    return done
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.setup_extension("sphinx.ext.autodoc")
+    app.add_directive("public", Public)
+    app.connect("missing-reference", resolve)
+    app.connect("autodoc-process-docstring", process)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
