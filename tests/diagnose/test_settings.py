@@ -323,3 +323,16 @@ def test_plotting_draws_on_the_axes_it_is_given():
     assert axes.colours == ["tab:green", "tab:red", "tab:blue"]  # recommended, warns, neither
     assert axes.lines == 2
     assert axes.settings["xscale"] == axes.settings["yscale"] == "log"
+
+
+def test_functions_that_belong_to_no_module():
+    """As those of a bare exec, or of some notebooks."""
+    names = {}
+    exec("loss = lambda x: x.square().sum()", names)
+    assert names["loss"].__module__ is None
+    weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    data = lg.LeastSquares(torch.eye(3).double(), torch.tensor([3.0, 2.0, 1.0]).double())
+    diagnosis = lg.diagnose(
+        lg.Composite(data, lg.L1(weight)), lg.ForwardBackward(), names["loss"], stop=lg.Stop(50)
+    )
+    assert diagnosis.recommendation.gradient is not None

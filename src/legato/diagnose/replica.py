@@ -158,7 +158,7 @@ def _find(root: Any) -> tuple[list[Tensor], list[types.FunctionType], list[types
         if isinstance(obj, Tensor):
             tensors.append(obj)
         elif isinstance(obj, types.FunctionType):
-            if obj.__module__.split(".")[0] not in LIBRARIES:
+            if (obj.__module__ or "").split(".")[0] not in LIBRARIES:  # None under a bare exec
                 functions.append(obj)
                 stack.extend(cell.cell_contents for cell in obj.__closure__ or ())
                 stack.extend(_named_globals(obj).values())

@@ -84,9 +84,9 @@ class _Carrier(Algorithm):
         count = sum(p.numel() for p in params)
         start = tree.leaves(state)
         tangents = [t.new_zeros(count, *t.shape) for t in start]
+        self.seeds = self._seeds(count)
         self._add_start(start, tangents)
         self.state = (tree.detach(state), tuple(tangents))
-        self.seeds = self._seeds(count)
 
     def _seeds(self, count: int) -> list[Tensor]:
         """θ̇ for every entry of every parameter: the rows of an identity matrix, cut up."""
@@ -103,21 +103,23 @@ class _Carrier(Algorithm):
         for i, leaf in enumerate(start):
             if not leaf.requires_grad:
                 continue
-            rows = []
-            for entry in torch.eye(leaf.numel(), dtype=leaf.dtype, device=leaf.device):
-                grads = torch.autograd.grad(
-                    leaf,
-                    self.params,
-                    entry.reshape(leaf.shape),
-                    retain_graph=True,
-                    allow_unused=True,
-                )
-                pieces = [
-                    torch.zeros_like(p) if g is None else g
-                    for g, p in zip(grads, self.params, strict=True)
-                ]
-                rows.append(torch.cat([g.reshape(-1) for g in pieces]))
-            tangents[i] = torch.stack(rows, dim=1).reshape(-1, *leaf.shape)
+            # uᵀ ∂x⁰/∂θ is linear in u, so its derivative in u, by θ̇, is the tangent.
+            u = torch.zeros_like(leaf, requires_grad=True)
+            products = torch.autograd.grad(
+                leaf, self.params, u, create_graph=True, retain_graph=True, allow_unused=True
+            )
+            used = [
+                (g, seed)
+                for g, seed in zip(products, self.seeds, strict=True)
+                if g is not None and g.requires_grad
+            ]
+            if used:
+                outputs = [g for g, _ in used]
+                for j, tangent in enumerate(tangents[i]):
+                    (found,) = torch.autograd.grad(
+                        outputs, u, [seed[j] for _, seed in used], retain_graph=True
+                    )
+                    tangent.copy_(found)
             self.influenced = True
 
     def init(self, problem: Any, x0: Any) -> Any:
