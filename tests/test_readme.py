@@ -47,6 +47,13 @@ def test_the_scores_are_those_of_the_result_file(words, name):
     assert [cell.strip() for cell in line.split("|")] == expected
 
 
+@pytest.mark.parametrize("name", ["skip", "skip-global"])
+def test_what_finer_scores_reach_is_in_the_result_file(name):
+    results = json.loads((ROOT / "experiments/segment/variants/results.json").read_text())
+    iou = results["rows"][name]["test"]["iou"]
+    assert f"{iou['mean']:.2f} ± {iou['std']:.2f}" in README
+
+
 def test_the_layer_s_time_is_that_of_the_result_file():
     results = json.loads((ROOT / "benchmarks/results/potts_h200.json").read_text())
     measured = results["problems"]["5x3x240x320"]["ours, the module"]["both_ms"]
