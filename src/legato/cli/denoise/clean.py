@@ -79,8 +79,8 @@ def _one(
     """Denoise one picture; returns what there is to say about it."""
     from legato.errors import InputError
     from legato.studies.denoise import clean as cleaning
-    from legato.studies.denoise.all_levels import HIGHEST
     from legato.studies.denoise.picture_files import read_picture, require_suffix, write_picture
+    from legato.studies.denoise.settings import HIGHEST
 
     picture = read_picture(path)
     if target is None:

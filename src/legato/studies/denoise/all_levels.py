@@ -11,10 +11,8 @@ from legato.nn import AnalysisDenoiser
 from legato.studies.denoise.image_sets import ImageSets
 from legato.studies.denoise.models import Analysis, first_filters
 from legato.studies.denoise.scores import score
+from legato.studies.denoise.settings import HIGHEST, LOWEST
 from legato.studies.denoise.training import Progress, Recipe, train
-
-LOWEST, HIGHEST = 2.0, 65.0
-"""The noise levels of the training, of 255."""
 
 
 def train_all_levels(

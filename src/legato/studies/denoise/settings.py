@@ -8,6 +8,8 @@ from legato.errors import InputError
 from legato.studies.denoise.training import Recipe
 
 QUICK_STEPS = 20
+LOWEST, HIGHEST = 2.0, 65.0
+"""The noise levels of the filters for all of them, of 255."""
 
 
 @dataclass(frozen=True)

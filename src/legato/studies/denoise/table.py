@@ -14,14 +14,14 @@ from torch import nn
 
 from legato._files import replacing
 from legato.errors import InputError
-from legato.studies.denoise.all_levels import HIGHEST, LOWEST, score_all_levels, train_all_levels
+from legato.studies.denoise.all_levels import score_all_levels, train_all_levels
 from legato.studies.denoise.comparisons import (
     ComparisonSettings,
     compare_gradients,
     compare_optimisers,
 )
 from legato.studies.denoise.image_sets import ImageSets
-from legato.studies.denoise.settings import StudySettings, quick
+from legato.studies.denoise.settings import HIGHEST, LOWEST, StudySettings, quick
 from legato.studies.denoise.study import run_level
 from legato.studies.denoise.training import Progress
 from legato.studies.run_folder import RunFolder
