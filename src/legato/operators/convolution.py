@@ -77,10 +77,19 @@ class Convolution(Operator):
 
     def adjoint(self, y: Var) -> Var:
         images = self._images(y, self.kernel.shape[0], "The adjoint of Convolution")
-        out = _TRANSPOSE[len(self._size)](images, self.kernel)
+        out = self._spread(images)
         for axis, k in enumerate(self._size, start=2):
             out = self._unpad(out, axis, (k - 1) // 2, k // 2)
         return out.reshape(*y.shape[: -len(self._size) - 1], *out.shape[1:])
+
+    def _spread(self, images: Tensor) -> Tensor:
+        """The adjoint without boundary: every answer adds its filter, and the image grows."""
+        if self.kernel.shape[1] > 1 or len(self._size) != 2 or images.device.type != "cpu":
+            return _TRANSPOSE[len(self._size)](images, self.kernel)
+        # For one channel torch's own takes two to six times as long on the CPU.
+        columns = self.kernel.flatten(1).mT @ images.flatten(2)
+        grown = tuple(n + k - 1 for n, k in zip(images.shape[2:], self._size, strict=True))
+        return F.fold(columns, grown, self._size)
 
     def _pad(self, images: Tensor) -> Tensor:
         if self.boundary != "mirror":  # torch's own mirror leaves the edge pixel out
