@@ -69,10 +69,9 @@ def comparisons_markdown(found: Mapping[str, Any] | None) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for name, row in found.get("gradients", {}).items():
-        peak = row["peak_mebibytes"]
         lines.append(
             f"| {name} | {row['psnr']:.3f} | {row['first_gradient_off']:.1e} | "
-            f"{'' if peak is None else peak} | {row['seconds']:.1f} |"
+            f"{row['peak_mebibytes']} | {row['seconds']:.1f} |"
         )
     for name, row in found["optimisers"].items():
         lines.append(
