@@ -13,6 +13,9 @@ from torch import Tensor
 
 import legato as lg
 from legato.diagnose import Diagnosis, Sign, strategies
+from legato.diagnose.path import follow
+from legato.diagnose.setting import Setting
+from legato.diagnose.uniqueness import compare_starts
 from problems import A, by_name, random
 
 INEXACT, LOST = "InexactGradientWarning", "NonContractiveWarning"
@@ -333,6 +336,21 @@ def test_how_two_starts_end() -> None:
     assert together.primal < 1e-12
     assert together.dual < 1e-12
     assert not diagnosis("toy at θ = 0").facts.uniqueness.settled
+
+
+@pytest.mark.parametrize("inertia", [0.5, lg.Nesterov(), lg.Nesterov(restart=True)], ids=repr)
+def test_duplicated_features_have_no_unique_solution(inertia: float | lg.Nesterov) -> None:
+    features, y = random(1, 12, 6), random(2, 12)
+    fit = lg.LeastSquares(torch.cat([features, features], 1), y)
+    algorithm = lg.ForwardBackward(inertia=inertia)
+    setting = Setting(lg.Composite(fit, lg.L1(0.3)), algorithm, slope, None)
+    path = follow(setting, lg.Stop(5000, tol=1e-12), 1)
+    found = compare_starts(setting, path, None)
+    assert found is not None
+    assert found.settled
+    assert not found.unique
+    assert found.gap is not None
+    assert found.gap < 1e-12
 
 
 def test_memory_of_unrolling_grows_and_that_of_a_fixed_point_does_not() -> None:

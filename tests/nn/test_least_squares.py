@@ -165,3 +165,14 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
 def test_a_start_on_the_boundary_of_an_entropy() -> None:
     with pytest.raises(errors.DomainError, match="x > 0"):
         NonNegativeLeastSquares(geometry=lg.Entropy())(A, B, Tensor([0.0] * 5).double())
+
+
+@pytest.mark.parametrize("geometry", [lg.Euclidean(), lg.Entropy()], ids=str)
+def test_data_too_small_for_a_step(geometry: lg.Geometry) -> None:
+    """Where 1/‖A‖² is infinite in float32, the start must not be taken for the solution."""
+    matrix, data = A.float(), B.float()
+    layer = SimplexLeastSquares(geometry=geometry)
+    right = layer(matrix, data).value
+    torch.testing.assert_close(layer(1e-15 * matrix, 1e-15 * data).value, right)
+    with pytest.raises(errors.StepError, match="float64"):
+        layer(1e-20 * matrix, 1e-20 * data)

@@ -372,3 +372,11 @@ def test_learned_weights(options: dict[str, Any]) -> None:
 def test_scale(options: dict[str, Any]) -> None:
     with raises(errors.InputError, "positive"):
         Scale(**options)
+
+
+@pytest.mark.parametrize("kernel", ["reference", None])
+def test_weights_for_which_there_is_no_step(kernel: str | None) -> None:
+    """A step of 0 would return the start, and call it a segmentation."""
+    layer = Potts(3, neighbours=8, kernel=kernel)
+    with raises(errors.StepError, "largest weight", "float64"):
+        layer(COST.float(), torch.tensor(1e38))

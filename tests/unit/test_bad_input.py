@@ -441,3 +441,24 @@ def test_forward_mode_names_what_it_leaves_out():
         lg.solve(problem, lg.ForwardBackward(), gradient=lg.Forward(w))
     with raises(errors.GradientError, "None of the parameters"):
         lg.solve(lasso(0.7), lg.ForwardBackward(), gradient=lg.Forward(w))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
+def test_the_norm_of_a_matrix_of_any_size(scale):
+    """Squares of such entries are 0 or infinite in float32, but the norm is a number."""
+    A = torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 1.0]])
+    assert float(lg.Dense(scale * A).norm()) == pytest.approx(5 * scale, rel=1e-5)
+    batch = lg.Dense(torch.stack((scale * A, A))).norm()
+    assert batch.flatten().tolist() == pytest.approx([5 * scale, 5], rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e30])
+def test_data_for_which_there_is_no_step(scale):
+    """A step of 0 would return the start, and call it the solution."""
+    A, b = scale * torch.eye(2), scale * torch.ones(2)
+    for smooth in (lg.LeastSquares(A, b), lg.Logistic(A, torch.tensor([1.0, -1.0]))):
+        with pytest.raises(errors.StepError, match="float64"):
+            lg.solve(lg.Composite(smooth, lg.L1(0.1)), lg.ForwardBackward())
+    double = lg.Composite(lg.LeastSquares(A.double(), b.double()), lg.NonNegative())
+    x = lg.solve(double, lg.ForwardBackward()).value
+    assert x.tolist() == pytest.approx([1.0, 1.0])

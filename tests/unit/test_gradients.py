@@ -1,5 +1,7 @@
 """What is particular to each gradient strategy; their numbers are tested against truth."""
 
+import gc
+
 import pytest
 import torch
 
@@ -184,6 +186,40 @@ def test_a_gradient_of_zero_is_reported_as_such():
         assert s.backward.converged
 
 
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-24, 1e20, 1e30])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        lg.Unroll(tol=1e-6),
+        lg.FixedPoint(),
+        lg.Implicit(),
+        lg.Implicit(lg.BiCGStab()),
+        lg.Implicit(lg.CG()),
+        lg.Implicit(lg.DenseSolver()),
+        lg.OneStep(),
+        lg.Piggyback(),
+    ],
+    ids=str,
+)
+def test_a_loss_of_any_size_has_its_gradient(strategy, scale):
+    """In float32 squares of such cotangents are 0 or infinite, but the cotangents are not."""
+
+    def gradient(scale):
+        w = torch.tensor(0.3, requires_grad=True)
+        if isinstance(strategy, lg.Piggyback):
+            data = lg.SquaredNorm() + lg.Linear(-b.float())
+            problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+            algorithm = lg.PrimalDual()
+        else:  # symmetric, as CG needs it, and quick, as OneStep does
+            Q = torch.diag(torch.tensor([1.0, 0.8, 0.7]))
+            problem = lg.Composite(lg.Quadratic(Q, -torch.ones(3)), lg.L1(w))
+            algorithm = lg.ForwardBackward()
+        x = lg.solve(problem, algorithm, gradient=strategy, stop=lg.Stop(300)).value
+        return float(torch.autograd.grad(scale * x.square().sum(), w)[0])
+
+    assert gradient(scale) == pytest.approx(scale * gradient(1.0), rel=1e-5)
+
+
 def test_a_users_algorithm_needs_three_methods_only():
     from typing import NamedTuple
 
@@ -232,3 +268,32 @@ def test_a_checkpoint_evaluates_a_callable_twice_and_no_more():
         s = lg.solve(problem, algorithm, start, gradient=strategy, stop=lg.Stop(50))
         s.value.sum().backward()
         assert calls == expected
+
+
+@pytest.mark.filterwarnings("ignore::legato.errors.LegatoWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, for looking at its modules
+@pytest.mark.parametrize(
+    "strategy",
+    [lg.Implicit(), lg.FixedPoint(), lg.OneStep(), lg.Piggyback(), lg.Unroll(), None],
+    ids=lambda s: "Forward" if s is None else type(s).__name__,
+)
+def test_nothing_of_a_solve_stays_behind(strategy):
+    """A closure that reaches the solution it belongs to would never be freed."""
+    w = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+
+    def solve():
+        data = lg.SquaredNorm() + lg.Linear(-b)
+        problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+        gradient = lg.Forward(w) if strategy is None else strategy
+        x = lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(30)).value
+        torch.autograd.grad(x.square().sum(), w)
+
+    def tensors():
+        gc.collect()
+        return sum(type(thing) is torch.Tensor for thing in gc.get_objects())
+
+    solve()
+    before = tensors()
+    for _ in range(4):
+        solve()
+    assert tensors() == before

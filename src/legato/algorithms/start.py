@@ -90,6 +90,11 @@ def require_positive_step(step: object, name: str) -> None:
     if isinstance(step, torch.Tensor):
         if values_readable() and not bool((step.detach() > 0).all()):
             raise StepError(f"{name} must be positive, but has entry {float(step.min()):g}.")
+        if values_readable() and bool(torch.isinf(step.detach()).any()):
+            raise StepError(
+                f"{name} must be finite, but has an infinite entry: the data are too small for "
+                f"{step.dtype}. Scale them up, or use float64."
+            )
     elif isinstance(step, (int, float)) and not 0 < step < float("inf"):
         raise StepError(f"{name} must be positive and finite, not {step!r}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from legato import _tree as tree
 from legato._checks import as_number
 from legato._tree import Var
-from legato.algorithms import Algorithm, ForwardBackward, PrimalDual
+from legato.algorithms import Algorithm, ForwardBackward, Nesterov, PrimalDual
+from legato.algorithms.forward_backward import InertialState
 from legato.diagnose.path import Path
 from legato.diagnose.setting import Setting
 from legato.errors import LegatoError
@@ -45,6 +47,8 @@ class Uniqueness:
 
 STILL, FAR = 1e-9, 1e-4
 """Residual below which a run stands still, and distance above which two points differ."""
+LONGER = 5
+"""A random start may be farther away: times the first run's iterations that a second may take."""
 
 
 @torch.no_grad()
@@ -53,24 +57,45 @@ def compare_starts(setting: Setting, path: Path, idle: Tensor | None) -> Uniquen
 
     ``idle`` entries of the state, which nothing moves, are left where they were.
     """
+    still = STILL if _precision(path).eps < 1e-10 else 1e-5
     try:
         algorithm, state = _other_start(setting, path, idle)
-        before = state
-        for _ in range(path.iterations):
-            before, state = state, algorithm.step(setting.problem, state)
-        algorithm.require_sound(state)
+        end, residual = path.state, path.residuals[-1]
+        if residual > still and isinstance(end, InertialState) and _restarts(algorithm):
+            again = path.start._replace(mirror=end.mirror, point=end.point, previous=end.mirror)
+            end, residual = _settle(setting.problem, algorithm, again, path.iterations, 1, still)
+        longer = LONGER if residual <= still else 1
+        state, other = _settle(setting.problem, algorithm, state, path.iterations, longer, still)
     except (LegatoError, RuntimeError, TypeError):
         return None
-    still = STILL if _precision(path).eps < 1e-10 else 1e-5
-    settled = path.residuals[-1] <= still and as_number(algorithm.residual(before, state)) <= still
-    first, second = setting.algorithm.solution(path.state), algorithm.solution(state)
-    duals = setting.algorithm.dual(path.state), algorithm.dual(state)
+    settled = residual <= still and other <= still
+    first, second = setting.algorithm.solution(end), algorithm.solution(state)
+    duals = setting.algorithm.dual(end), algorithm.dual(state)
     return Uniqueness(
         primal=_distance(first, second),
         dual=0.0 if duals[0] is None else _distance(*duals),
         gap=_gap(setting.problem, first, second),
         settled=settled,
     )
+
+
+def _settle(
+    problem: Any, algorithm: Algorithm, state: Any, least: int, longer: int, still: float
+) -> tuple[Any, float]:
+    """The state and residual once nothing moves, after ``least`` to ``longer`` times as many."""
+    residual = math.inf
+    for n in range(1, longer * least + 1):
+        before, state = state, algorithm.step(problem, state)
+        if n >= least:
+            residual = as_number(algorithm.residual(before, state))
+            if not residual > still:
+                break
+    algorithm.require_sound(state)
+    return state, residual
+
+
+def _restarts(algorithm: Algorithm) -> bool:
+    return isinstance(algorithm, ForwardBackward) and isinstance(algorithm.inertia, Nesterov)
 
 
 def _precision(path: Path) -> torch.finfo:
@@ -91,6 +116,12 @@ def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> tuple[Alg
         if idle is not None:
             kept = torch.where(idle, tree.flatten(lean), tree.flatten(start))
             start = tree.unflatten(lean, kept)
+        first = setting.algorithm
+        if isinstance(first, ForwardBackward) and isinstance(first.inertia, Nesterov):
+            # Momentum without restarts circles long around solutions that are not unique.
+            algorithm = ForwardBackward(first.rule, first.geometry, Nesterov(restart=True))
+            fresh = first.merge(path.start, start)
+            return algorithm, fresh._replace(previous=fresh.mirror)
         return algorithm, start
     x0 = tree.tree_map(moved, setting.algorithm.solution(path.start))
     return setting.algorithm, setting.algorithm.init(setting.problem, x0)

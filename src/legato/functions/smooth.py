@@ -11,10 +11,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from legato import _tree as tree
-from legato._checks import inside_functional_transform, require_nonnegative
+from legato._checks import inside_functional_transform, require_nonnegative, values_readable
 from legato._graph import leaves_behind
 from legato._tree import Var, tree_map
-from legato.errors import InputError
+from legato.errors import InputError, StepError
 from legato.functions.base import Function
 from legato.operators import Dense, Operator
 
@@ -28,6 +28,19 @@ def _identity(tensor: Tensor) -> Tensor:
 def as_operator(operator: Operator | Tensor) -> Operator:
     """A matrix is a Dense operator."""
     return Dense(operator) if isinstance(operator, Tensor) else operator
+
+
+def _square(norm: Tensor) -> Tensor:
+    """‖A‖²; refuses one that over- or underflows, from which no step can be derived."""
+    square = norm**2
+    smallest = torch.finfo(square.dtype).tiny  # the inverse of what is below is infinite
+    lost = (norm > 0) & ((square < smallest) | torch.isinf(square))
+    if values_readable() and bool(lost.any()):
+        raise StepError(
+            f"‖A‖ = {float(norm[lost].flatten()[0]):g}, but its square is no number of "
+            f"{norm.dtype}, so no step fits. Divide the data by such a number, or use float64."
+        )
+    return square
 
 
 class _DataTerm(Function):
@@ -75,7 +88,7 @@ class LeastSquares(_DataTerm):
 
     def lipschitz(self) -> Tensor | float | None:
         weight = self.weight.detach().amax() if isinstance(self.weight, Tensor) else self.weight
-        return weight * self.operator.norm(self.start()) ** 2
+        return weight * _square(self.operator.norm(self.start()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +153,7 @@ class Logistic(_DataTerm):
 
     def lipschitz(self) -> Tensor:
         largest = self.b.detach().abs().amax() ** 2
-        return 0.25 * largest * self.operator.norm(self.start()) ** 2
+        return 0.25 * largest * _square(self.operator.norm(self.start()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,6 +81,9 @@ class FixedPointGradient(GradientStrategy):
                 "inside torch.func transforms. Use Unroll() there, or call .backward()."
             )
         _warn_unless_stationary(done, stop)
+        # Not `done` itself: its state will hold what this closure belongs to, a ring that no
+        # garbage collector can open.
+        last_change = done.residual
 
         def backward(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, stationary, before)
@@ -91,7 +94,7 @@ class FixedPointGradient(GradientStrategy):
             report.iterations = result.iterations
             report.spectral_radius = result.spectral_radius
             report.converged = result.converged
-            _warn_if_far(done, result.spectral_radius)
+            _warn_if_far(last_change, result.spectral_radius)
             w = tree.unflatten(before, result.solution * unit)
             return tree.leaves(linearisation.transport(w))
 
@@ -130,11 +133,11 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
         )
 
 
-def _warn_if_far(done: Run, radius: float | None) -> None:
+def _warn_if_far(last_change: Tensor, radius: float | None) -> None:
     """A small last change says little where the rate is close to 1: ‖x − x*‖ ≈ change/(1 − ρ)."""
     if radius is None or not radius < 1:
         return  # warn_if_inexact speaks about those
-    residual = as_number(done.residual)
+    residual = as_number(last_change)
     distance = residual / (1 - radius)
     if distance > 10 * FORWARD_TOLERANCE:
         warnings.warn(

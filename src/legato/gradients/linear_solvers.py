@@ -144,9 +144,10 @@ def _arnoldi_cycle(
 ) -> tuple[Tensor, int, float]:
     """One GMRES cycle: the update, the number of products, and max|1 − Ritz value|."""
     beta = torch.linalg.vector_norm(r)
-    basis = r.new_zeros(size + 1, r.numel())
+    basis = r.new_empty(size + 1, r.numel())
     basis[0] = r / beta
     H = torch.zeros(size + 1, size, dtype=torch.float64)
+    fit = _HessenbergFit(float(beta))
     count = 0
     for k in range(size):
         v = basis[k] - product(basis[k])
@@ -156,19 +157,43 @@ def _arnoldi_cycle(
         second = known @ v
         v = v - second @ known
         length = torch.linalg.vector_norm(v)
-        H[: k + 1, k] = (first + second).double().cpu()
-        H[k + 1, k] = length.double().cpu()
+        column = torch.cat([first + second, length[None]]).double().cpu()  # the one wait of a step
+        H[: k + 2, k] = column
         count = k + 1
-        rhs = torch.zeros(count + 1, 1, dtype=torch.float64)
-        rhs[0] = beta.double().cpu()
-        fit = torch.linalg.lstsq(H[: count + 1, :count], rhs, driver="gelsd").solution
-        error = float(torch.linalg.vector_norm(H[: count + 1, :count] @ fit - rhs))
-        if error <= 0.5 * target or float(length) <= 1e-14 * float(H[: k + 2, k].norm()):
+        error = fit.add(column.tolist())
+        if error <= 0.5 * target or float(column[-1]) <= 1e-14 * float(column.norm()):
             break
         basis[k + 1] = v / length
-    update = fit[:, 0].to(r) @ basis[:count]
+    rhs = torch.zeros(count + 1, 1, dtype=torch.float64)
+    rhs[0] = beta.double().cpu()
+    # By singular values, once: also defined where I − M is singular.
+    y = torch.linalg.lstsq(H[: count + 1, :count], rhs, driver="gelsd").solution
+    update = y[:, 0].to(r) @ basis[:count]
     ritz = torch.linalg.eigvals(H[:count, :count])
     return update, count, float((1 - ritz).abs().max())
+
+
+class _HessenbergFit:
+    r"""The residual of min_y ‖βe₁ − Hy‖ for a Hessenberg H that grows by columns.
+
+    Each column meets the rotations of its predecessors and adds one that removes its last entry;
+    what they make of βe₁ ends in the residual. Reference: Saad and Schultz (1986), Section 3.2.
+    """
+
+    def __init__(self, beta: float) -> None:
+        self.rotations: list[tuple[float, float]] = []
+        self.last = beta
+
+    def add(self, column: list[float]) -> float:
+        """The norm of the residual with one more column (h₁, …, h_{k+1})."""
+        upper = column[0]
+        for (c, s), lower in zip(self.rotations, column[1:-1], strict=True):
+            upper = c * lower - s * upper
+        length = math.hypot(upper, column[-1])
+        c, s = (upper / length, column[-1] / length) if length > 0 else (1.0, 0.0)
+        self.rotations.append((c, s))
+        self.last *= -s
+        return abs(self.last)
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,10 @@ class _ConstrainedLeastSquares(nn.Module):
         entropic = isinstance(self.geometry, Entropy) and isinstance(self.constraint, Simplex)
         if not (entropic and isinstance(operator, Dense)):
             return None
-        columns = operator.matrix.detach().square().sum(-2).amax(-1)
+        # In double precision, where squares of small entries are not zero.
+        columns = operator.matrix.detach().double().square().sum(-2).amax(-1)
         step = 1 / torch.where(columns > 0, columns, torch.ones_like(columns))
+        step = step.to(operator.matrix.dtype)
         return step if step.ndim == 0 else step.unsqueeze(-1)
 
 

@@ -212,6 +212,12 @@ class Potts(nn.Module):
         # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
         tiny = math.sqrt(torch.finfo(largest.dtype).tiny)
         norm = unit * nn.functional.threshold(largest, tiny, 1.0)
+        if cheap_to_read(norm) and not math.isfinite(as_number(norm)):
+            raise StepError(
+                f"The largest weight is {as_number(largest):g}, and ‖K‖ ≤ {unit:g} times that is "
+                f"no number of {norm.dtype}: no step fits. Divide cost and weights by such a "
+                "number, which changes no solution without epsilon, or use float64."
+            )
         if self.tau is not None and self.sigma is not None:
             tau, sigma = cost.new_full((), self.tau), cost.new_full((), self.sigma)
             _require_stable(tau, sigma, norm)

@@ -79,9 +79,10 @@ class TotalVariation(nn.Module):
     channels as well, so that their edges coincide; else they are denoised one by one. Along the
     axes of a Euclidean norm λ has size one. The last iterate of FISTA on the dual is returned, from
     zero or from the ``dual`` of an earlier output. ``gradient`` is Unroll (default; ``last``,
-    ``checkpoint``) or any of the fixed-point family; ``kernel`` overrides the choice among
-    "triton", "numba" and "reference". Reference: Rudin, Osher, Fatemi (1992); Beck and Teboulle
-    (2009).
+    ``checkpoint``), the derivative of that iterate, which may swing long after the iterate itself
+    has settled, or any of the fixed-point family, the derivative of the solution, with a warning
+    where it is inexact. ``kernel`` overrides the choice among "triton", "numba" and "reference".
+    Reference: Rudin, Osher, Fatemi (1992); Beck and Teboulle (2009).
     """
 
     def __init__(

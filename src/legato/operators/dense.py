@@ -79,8 +79,13 @@ class Dense(Operator):
         A = self.matrix.detach()
         if A.ndim == 2 and min(A.shape) > _EXACT_UP_TO:
             return lanczos_norm(Dense(A), A[0])
+        # Squares of very large and very small entries are no numbers of this precision.
+        size = A.abs().amax((-2, -1), keepdim=True)
+        size = torch.where(size > 0, size, torch.ones_like(size))
+        A = A / size
         gram = A @ A.mT if A.shape[-2] <= A.shape[-1] else A.mT @ A
         top = torch.linalg.eigvalsh(gram.double())[..., -1].clamp(min=0).sqrt().to(A.dtype)
+        top = top * size[..., 0, 0]
         top = top * (1 + 8 * torch.finfo(A.dtype).eps)  # an upper bound despite rounding
         return top if A.ndim == 2 else top.unsqueeze(-1)
 

@@ -113,7 +113,7 @@ def test_a_network_of_ones_own(tmp_path, same_weights, saved):
         load_model(path)
     with pytest.raises(CheckpointError, match="its network is 'small': leave --network out"):
         load_model(saved[0], Tied)
-    with pytest.raises(CheckpointError, match="tensors do not fit .* is missing; .* more"):
+    with pytest.raises(CheckpointError, match=r"tensors do not fit .* is missing; .* more"):
         load_model(path, lambda classes: nn.Conv2d(3, classes, 1))
 
 

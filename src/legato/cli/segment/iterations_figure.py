@@ -18,8 +18,13 @@ _PANELS = (
 )
 
 
-def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
-    """Draw the results of ``run_iterations``: three panels against inner iterations."""
+def draw_iterations(
+    path: Path, results: Mapping[str, Any], times: Mapping[str, Any] | None = None
+) -> None:
+    """Draw the results of ``run_iterations``: three panels against inner iterations.
+
+    ``times`` are results of another run, on a machine that did nothing else, for the third panel.
+    """
     settings = results["settings"]
     title = (
         f"Inner iterations, what they buy and cost  ({settings['images']} images, "
@@ -27,11 +32,12 @@ def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
     )
     with picture(path, 10, 3.4, title) as figure:
         for axes, (key, name) in zip(figure.subplots(1, 3), _PANELS, strict=True):
+            shown = times if times is not None and key == "milliseconds" else results
             for average, label, colour, marker in (
                 (False, "last iterate", BLUE, "o"),
                 (True, "averaged iterate", VERMILION, "s"),
             ):
-                points = [p for p in results["points"] if p["average"] == average]
+                points = [p for p in shown["points"] if p["average"] == average]
                 if not points:
                     continue
                 values: dict[int, list[float]] = {}
@@ -43,7 +49,7 @@ def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
                     axes.plot([p["iterations"] for p in points], [p[key] for p in points],
                               color=colour, marker=".", ms=4, ls="", alpha=0.45)  # fmt: skip
             axes.set(title=name, xlabel="inner iterations")
-            counts = sorted({p["iterations"] for p in results["points"]})
+            counts = sorted({p["iterations"] for p in shown["points"]})
             if key == "milliseconds":  # a line where time is linear
                 axes.set(xlim=(0, None), ylim=(0, None))
             else:
