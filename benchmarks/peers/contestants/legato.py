@@ -1,0 +1,174 @@
+"""legato, through its public names only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from contract import Contestant, Data, Methods
+from torch import Tensor
+
+import legato as lg
+from contestants.torch_side import as_image, contestant
+from legato.nn import TotalVariation
+
+Seen = dict[str, Any]
+_MOMENTUM = lg.Nesterov(restart=True)
+
+
+def _with(problem: str, prepare: Callable[[dict[str, Tensor], Seen], Any], note: str = ""):  # type: ignore[no-untyped-def]
+    """A contestant that tells what the solution reports about itself."""
+
+    def build(data: Data) -> Contestant:
+        seen: Seen = {}
+
+        def tells() -> str:
+            solution = seen.get("solution")
+            if solution is None:
+                return ""
+            back = solution.backward
+            said = f"{solution.iterations} iterations, residual {float(solution.residual):.1e}"
+            if back.residual is not None:
+                said += f"; backward {back.iterations}, residual {back.residual:.1e}"
+            return said
+
+        return contestant(problem, data, lambda t: prepare(t, seen), note, tells)
+
+    return build
+
+
+def _regression(problem: str, gradient: Any, stop: lg.Stop, inertia: Any = None):  # type: ignore[no-untyped-def]
+    def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
+        algorithm = lg.ForwardBackward(inertia=_MOMENTUM if inertia is None else inertia)
+        X = lg.Dense(t["X"])  # made once: it remembers its norm
+        fit: Any = lg.LeastSquares(X, t["y"])
+        if problem == "logistic":
+            fit = lg.Logistic(X, t["y"])
+
+        def solve(theta: Tensor) -> Tensor:
+            penalty: Any
+            if problem == "weighted_lasso":
+                penalty = lg.L1(theta)
+            elif problem == "elastic_net":
+                penalty = lg.L1(theta[0]) + lg.SquaredNorm(theta[1])
+            elif problem == "lasso":
+                penalty = lg.L1(theta[0])
+            else:
+                penalty = lg.SquaredNorm(theta)
+            solution = lg.solve(lg.Composite(fit, penalty), algorithm, gradient=gradient, stop=stop)
+            seen["solution"] = solution
+            return solution.value
+
+        return solve
+
+    return _with(problem, prepare)
+
+
+def _simplex_projection(t: dict[str, Tensor], seen: Seen) -> Any:
+    return lambda theta: lg.prox(lg.Simplex(), lg.Euclidean(), theta, 1.0)
+
+
+def _batched(problem: str, geometry: Any, gradient: Any, stop: lg.Stop, inertia: Any = None):  # type: ignore[no-untyped-def]
+    def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
+        algorithm = lg.ForwardBackward(
+            geometry=geometry, inertia=_MOMENTUM if inertia is None else inertia
+        )
+
+        def run(A: Tensor | lg.Dense, b: Tensor) -> Tensor:
+            inside = lg.NonNegative() if problem == "nnls" else lg.Simplex()
+            made = lg.Composite(lg.LeastSquares(A, b), inside)
+            solution = lg.solve(made, algorithm, gradient=gradient, stop=stop)
+            seen["solution"] = solution
+            return solution.value
+
+        if problem == "nnls":
+            return run
+        A = lg.Dense(t["A"])  # made once: it remembers its norms
+        return lambda theta: run(A, theta)
+
+    return _with(problem, prepare)
+
+
+def _total_variation(problem: str, iterations: int, gradient: Any):  # type: ignore[no-untyped-def]
+    def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
+        layer = TotalVariation(iterations, isotropic=problem == "tv2d_isotropic", gradient=gradient)
+        image = as_image(t["y"])
+        return lambda theta: layer(image, theta[0]).value
+
+    return _with(problem, prepare)
+
+
+def _potts(problem: str, gradient: Any, stop: lg.Stop):  # type: ignore[no-untyped-def]
+    def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
+        def solve(theta: Tensor) -> Tensor:
+            energy = lg.Simplex(0) + lg.SquaredNorm() + lg.Linear(theta[1] * t["cost"])
+            # K maps (L, H, W) to (L, 2, H, W); its dual variable lies in a box of size λ.
+            made = lg.Saddle(lg.Gradient(), dual=lg.LInfBall(theta[0]), nonsmooth=energy)
+            start = torch.full_like(t["cost"], 1 / 3)
+            solution = lg.solve(made, lg.PrimalDual(), start, gradient=gradient, stop=stop)
+            seen["solution"] = solution
+            return solution.value
+
+        return solve
+
+    return _with(problem, prepare)
+
+
+def _tolerance(tol: float, iterations: int = 5000) -> tuple[lg.Implicit, lg.Stop]:
+    """The same tolerance for the solve and for its adjoint; the residual is read now and then."""
+    return lg.Implicit(lg.GMRES(tol=tol)), lg.Stop(iterations, tol=tol, every=10)
+
+
+_TOLERANCES = {"Implicit, tol 1e-4": 1e-4, "Implicit, tol 1e-6": 1e-6, "Implicit, tol 1e-10": 1e-10}
+_SLOW = lg.Implicit(lg.GMRES(tol=1e-8, iterations=1000))
+_SHORT = lg.Implicit(lg.BiCGStab(tol=1e-8, iterations=2000))  # no basis: cheap for many unknowns
+
+METHODS: Methods = {
+    # Where the smallest curvature is known to be large, a constant inertia saves a few iterations.
+    problem: {
+        name: _regression(problem, *_tolerance(tol), inertia) for name, tol in _TOLERANCES.items()
+    }
+    for problem, inertia in {
+        "lasso": None,
+        "elastic_net": None,
+        "weighted_lasso": None,
+        "ridge": 0.5,
+        "logistic": 0.5,
+    }.items()
+} | {
+    "simplex_projection": {"prox": _with("simplex_projection", _simplex_projection)},
+    "simplex_least_squares": {
+        name: _batched("simplex_least_squares", lg.Euclidean(), *_tolerance(tol))
+        for name, tol in _TOLERANCES.items()
+    }
+    | {
+        "Implicit, Entropy, tol 1e-6": _batched(
+            "simplex_least_squares", lg.Entropy(), *_tolerance(1e-6)
+        )
+    },
+    "nnls": {
+        name: _batched("nnls", lg.Euclidean(), *_tolerance(tol))
+        for name, tol in _TOLERANCES.items()
+    },
+    "tv1d": {
+        "TotalVariation, Unroll 4000": _total_variation("tv1d", 4000, lg.Unroll()),
+        "TotalVariation, Implicit 4000": _total_variation("tv1d", 4000, _SHORT),
+    },
+    "tv2d": {
+        "TotalVariation, Unroll 5000": _total_variation("tv2d", 5000, lg.Unroll()),
+        "TotalVariation, Implicit 5000": _total_variation("tv2d", 5000, _SHORT),
+    },
+    "tv2d_isotropic": {
+        "TotalVariation, Unroll 1000": _total_variation("tv2d_isotropic", 1000, lg.Unroll()),
+        "TotalVariation, Implicit 1000": _total_variation("tv2d_isotropic", 1000, _SHORT),
+    },
+    "potts64": {
+        "Implicit, 1000 iterations": _potts("potts64", _SLOW, lg.Stop(1000)),
+        "Unroll, 1000 iterations": _potts("potts64", lg.Unroll(), lg.Stop(1000)),
+    },
+    "potts256": {
+        "Implicit, 500 iterations": _potts("potts256", _SLOW, lg.Stop(500)),
+        "Unroll, 300 iterations": _potts("potts256", lg.Unroll(), lg.Stop(300)),
+    },
+}

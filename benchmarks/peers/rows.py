@@ -1,0 +1,161 @@
+"""All rows of the race: problem, library, method, and the CPU seconds a row may take."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One line of the table; ``method`` is a key of the contestant's METHODS."""
+
+    problem: str
+    library: str
+    method: str
+    limit: float
+
+
+LIMITS = {"cvxpylayers": 90.0}
+LIMIT = 60.0
+
+_PROXIMAL_GRADIENT = (
+    "ProximalGradient implicit, default",
+    "ProximalGradient implicit, tol 1e-10",
+)
+_FISTA = ("custom_root, FISTA 1000, default", "custom_root, FISTA 1000, CG 1e-10")
+_LBFGS = ("custom_root, L-BFGS, default", "custom_root, L-BFGS, CG 1e-10")
+_QPLAYER = ("QPLayer, default", "QPLayer, backward tolerances 1e-9")
+_CONES = ("default solver", "Clarabel")
+
+
+def _fixed_point(iterations: int) -> tuple[str, ...]:
+    return (
+        "FixedPointIteration, default",
+        f"FixedPointIteration, {iterations} iterations",
+    )
+
+
+def _equilibrium(iterations: int) -> tuple[str, ...]:
+    return (
+        "default (Jacobian-free)",
+        "ift, otherwise default",
+        f"Jacobian-free, {iterations} iterations",
+        f"ift, {iterations} and {iterations} iterations",
+        "ift, Anderson",
+    )
+
+
+_IMPLICIT = ("Implicit, tol 1e-4", "Implicit, tol 1e-6", "Implicit, tol 1e-10")
+
+TABLE: dict[str, dict[str, tuple[str, ...]]] = {
+    "lasso": {
+        "legato": _IMPLICIT,
+        "jaxopt": (
+            *_PROXIMAL_GRADIENT,
+            "ProximalGradient unrolled, 500",
+            "BlockCoordinateDescent implicit, default",
+        ),
+        "torchopt": _FISTA,
+        "cvxpylayers": _CONES,
+        "celer": ("celer, tol 1e-10", "scikit-learn, tol 1e-10"),
+    },
+    "elastic_net": {
+        "legato": _IMPLICIT,
+        "jaxopt": _PROXIMAL_GRADIENT,
+        "torchopt": _FISTA,
+        "cvxpylayers": ("Clarabel",),
+        "celer": ("celer, tol 1e-10", "scikit-learn, tol 1e-10"),
+    },
+    "weighted_lasso": {
+        "legato": _IMPLICIT,
+        "jaxopt": _PROXIMAL_GRADIENT,
+        "torchopt": _FISTA,
+        "cvxpylayers": ("Clarabel",),
+        "celer": ("celer, tol 1e-10",),
+    },
+    "simplex_projection": {
+        "legato": ("prox",),
+        "jaxopt": ("projection_simplex",),
+        "entmax": ("sparsemax",),
+        "proxsuite": _QPLAYER,
+        "cvxpylayers": _CONES,
+    },
+    "simplex_least_squares": {
+        "legato": (*_IMPLICIT, "Implicit, Entropy, tol 1e-6"),
+        "jaxopt": (
+            "ProjectedGradient, default",
+            "ProjectedGradient, tol 1e-8",
+            "MirrorDescent, step 1",
+            "MirrorDescent, step 1, 2000 iterations",
+        ),
+        "proxsuite": _QPLAYER,
+        "cvxpylayers": ("Clarabel",),
+    },
+    "nnls": {
+        "legato": _IMPLICIT,
+        "jaxopt": ("ProjectedGradient, default", "ProjectedGradient, tol 1e-8"),
+        "proxsuite": _QPLAYER,
+        "cvxpylayers": ("default solver", "SCS, eps 1e-8", "Clarabel"),
+    },
+    "tv1d": {
+        "legato": ("TotalVariation, Unroll 4000", "TotalVariation, Implicit 4000"),
+        "jaxopt": _fixed_point(4000),
+        "torchdeq": _equilibrium(4000),
+        "deepinv": ("TVDenoiser, default", "TVDenoiser, 2000 iterations"),
+        "prox_tv": ("tv1_1d",),
+    },
+    "tv2d": {
+        "legato": ("TotalVariation, Unroll 5000", "TotalVariation, Implicit 5000"),
+        "jaxopt": _fixed_point(3000),
+        "torchdeq": _equilibrium(2000),
+        "prox_tv": ("tv1_2d, default", "tv1_2d, 1000 iterations"),
+    },
+    "tv2d_isotropic": {
+        "legato": ("TotalVariation, Unroll 1000", "TotalVariation, Implicit 1000"),
+        "jaxopt": _fixed_point(1000),
+        "torchdeq": _equilibrium(1000),
+        "deepinv": (
+            "TVDenoiser, default",
+            "TVDenoiser, 500 iterations",
+            "DEQ, PGD",
+            "DEQ, PDCP (primal–dual)",
+        ),
+    },
+    "potts64": {
+        "legato": ("Implicit, 1000 iterations", "Unroll, 1000 iterations"),
+        "unrolled": ("100 iterations", "1000 iterations"),
+        "jaxopt": _fixed_point(1000),
+        "torchdeq": _equilibrium(1000),
+        "cvxpylayers": _CONES,
+    },
+    "potts256": {
+        "legato": ("Implicit, 500 iterations", "Unroll, 300 iterations"),
+        "unrolled": ("100 iterations", "300 iterations"),
+        "jaxopt": _fixed_point(500),
+        "torchdeq": _equilibrium(500),
+    },
+    "ridge": {
+        "legato": _IMPLICIT,
+        "jaxopt": (
+            "custom_root, direct solve",
+            "LBFGS implicit, default",
+            "LBFGS implicit, tol 1e-9",
+        ),
+        "torchopt": _LBFGS,
+    },
+    "logistic": {
+        "legato": _IMPLICIT,
+        "jaxopt": (
+            "LBFGS implicit, default",
+            "LBFGS implicit, tol 1e-9",
+            "GradientDescent implicit, tol 1e-9",
+        ),
+        "torchopt": _LBFGS,
+    },
+}
+
+ROWS = [
+    Row(problem, library, method, LIMITS.get(library, LIMIT))
+    for problem, libraries in TABLE.items()
+    for library, methods in libraries.items()
+    for method in methods
+]
