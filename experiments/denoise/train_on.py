@@ -3,7 +3,7 @@
     python experiments/denoise/train_on.py OUT --sigma 25 --row filters --data DIR --seconds 2400
 
 Reads OUT/sigma-25/filters.safetensors, writes it back, and replaces its row in results.json: the
-course of the first training stays beside that of the second, with machine and commit of each.
+course of the earlier training stays under ``after``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from safetensors.torch import load_file
 from legato._files import write_text
 from legato.gradients import Unroll
 from legato.studies.denoise.image_sets import read_sets
-from legato.studies.denoise.models import Analysis, MappedTotalVariation, first_filters
+from legato.studies.denoise.models import (
+    Analysis,
+    MappedAnalysis,
+    MappedTotalVariation,
+    first_filters,
+)
 from legato.studies.denoise.scores import score
 from legato.studies.denoise.table import model_file, part_folder, results_of, save_tensors
 from legato.studies.denoise.training import Recipe, train
 from legato.studies.provenance import provenance
 
 START = time.perf_counter()
+MAPPED = "filters, λ(y)"
 
 
 def say(line: str) -> None:
@@ -37,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--sigma", type=float, default=25)
-    parser.add_argument("--row", choices=("filters", "TV, λ(y)"), default="filters")
+    parser.add_argument("--row", choices=("filters", MAPPED, "TV, λ(y)"), default="filters")
     parser.add_argument("--data", type=Path, required=True, help="holds train, BSD68, Set12")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--batch", type=int, default=4)
@@ -47,20 +53,28 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = False
     folder = part_folder(arguments.out, f"{arguments.sigma:g}")
     found = results_of(folder)
-    if found is None or arguments.row not in found["rows"]:
+    # Filters with maps begin with the trained filters where they have not been trained themselves.
+    fresh = arguments.row == MAPPED and found is not None and MAPPED not in found["rows"]
+    if found is None or (arguments.row not in found["rows"] and not fresh):
         parser.error(f"{folder} holds no row {arguments.row!r} to go on from.")
-    row, settings, sigma = found["rows"][arguments.row], found["settings"], arguments.sigma / 255
+    settings, sigma = found["settings"], arguments.sigma / 255
+    row = {} if fresh else found["rows"][arguments.row]
+    filters = first_filters(
+        settings["filters"], settings["size"], settings["iterations"], sigma, Unroll()
+    )
     model: torch.nn.Module
     if arguments.row == "filters":
-        model = Analysis(
-            first_filters(
-                settings["filters"], settings["size"], settings["iterations"], sigma, Unroll()
-            )
-        )
+        model = Analysis(filters)
+    elif arguments.row == MAPPED:
+        torch.manual_seed(0)
+        model = MappedAnalysis(filters, sigma)
     else:
         model = MappedTotalVariation(1.0, sigma, settings["map_iterations"])
     path = model_file(folder, arguments.row)
-    model.load_state_dict(load_file(path))
+    if fresh:
+        Analysis(filters).load_state_dict(load_file(model_file(folder, "filters")))
+    else:
+        model.load_state_dict(load_file(path))
     sets = read_sets(arguments.data)
     # Another seed: not the same patches again, in the same order.
     recipe = Recipe(
@@ -71,10 +85,9 @@ def main() -> None:
     row["scores"] = {
         name: score(model, images, sigma, device) for name, images in sets.tests.items()
     }
-    row["training"] = {
-        "first": row["training"],
-        "then": course | {"recipe": asdict(recipe)} | provenance(device),
-    }
+    row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    earlier = {} if fresh else {"after": row["training"]}
+    row["training"] = course | {"recipe": asdict(recipe)} | provenance(device) | earlier
     # Read again: another row may have been trained on meanwhile.
     now = results_of(folder) or found
     now["rows"][arguments.row] = row
