@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,42 @@ SEGMENT = Path(__file__).parents[1] / "experiments" / "segment"
 PAGE = (SEGMENT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_table_is_the_result_file_s():
+def results(name):
+    return json.loads((SEGMENT / name / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["table", "variants"])
+def test_the_tables_are_the_result_files_s(name):
     pytest.importorskip("rich")
     from legato.cli.segment.table_text import markdown
 
-    rows = json.loads((SEGMENT / "table" / "results.json").read_text(encoding="utf-8"))["rows"]
-    assert markdown(rows) in PAGE
+    lines = markdown(results(name)["rows"]).split("\n\n")[0]
+    assert lines in PAGE
+
+
+def test_what_the_layer_adds_to_finer_scores():
+    rows = results("variants")["rows"]
+    with_layer, without = (rows[name]["test"]["iou"]["each"] for name in ("skip-global", "skip"))
+    gains = [a - b for a, b in zip(with_layer, without, strict=True)]
+    assert min(gains) > 0
+    assert f"+{statistics.fmean(gains):.2f} ± {statistics.stdev(gains):.2f}** IoU over" in PAGE
+
+
+def test_the_iterations_are_the_result_file_s():
+    points = results("iterations")["points"]
+    losses = {}
+    for count in (5, 10, 20, 50, 100, 200):
+        cells = []
+        for average in (False, True):
+            some = [p for p in points if (p["average"], p["iterations"]) == (average, count)]
+            assert [p["seed"] for p in some] == [0, 1, 2]
+            late = statistics.fmean(statistics.fmean(p["losses"][-5:]) for p in some)
+            loss, accuracy = (statistics.fmean(p[k] for p in some) for k in ("loss", "accuracy"))
+            cells += [f"{loss:.4f}", f"{late:.4f}", f"{accuracy:.2f}"]
+            losses[average, count] = [p["loss"] for p in some]
+        assert f"| {count} | " + " | ".join(cells) + " |" in PAGE
+    for many in (100, 200):  # what the page says of the last iterate
+        assert all(a < b for a, b in zip(losses[False, many], losses[False, 5], strict=True))
 
 
 @pytest.mark.parametrize(

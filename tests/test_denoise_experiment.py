@@ -1,0 +1,33 @@
+"""What the page of the denoising study says is what its result file holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "experiments" / "denoise"
+PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def results():
+    file = FOLDER / "results.json"
+    if not file.exists():
+        assert PAGE.count("Not measured yet.") == 3  # no numbers without their file
+        pytest.skip("the table has not been measured yet")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_the_tables_are_the_result_file_s(results):
+    pytest.importorskip("rich")
+    from legato.cli.denoise.table_text import comparisons_markdown, markdown, weights_markdown
+
+    assert markdown(results["table"]) in PAGE
+    assert weights_markdown(results["one_weight"]) in PAGE
+    assert comparisons_markdown(results["comparisons"]) in PAGE
+
+
+def test_the_learned_weight_is_the_searched_one(results):
+    for kinds in results["one_weight"].values():
+        for one in kinds.values():
+            assert abs(one["relative_difference"]) <= 0.01
