@@ -31,3 +31,11 @@ def test_the_learned_weight_is_the_searched_one(results):
     for kinds in results["one_weight"].values():
         for one in kinds.values():
             assert abs(one["relative_difference"]) <= 0.01
+
+
+def test_the_gains_are_the_result_file_s(results):
+    gain = results["gain"]["25"]
+    for row in ("filters", "TV, λ(y)", "filters, λ(y)"):
+        assert f"+{gain[row]['BSD68']:.2f}" in PAGE
+    assert gain["filters, λ(y)"]["BSD68"] >= results["target"]
+    assert str(results["training"]["25"]["filters"]["steps"]) in PAGE

@@ -29,6 +29,7 @@ from legato.studies.run_folder import RunFolder
 ALL, COMPARE = "all", "compare"
 """The parts beside the noise levels: filters for all of them, and gradients and optimisers."""
 _ONE_FOR_ALL = "filters, one set for every σ"
+_ORIGIN = ("date", "commit", "device")
 _TARGET = 0.7
 """dB that filters should gain over one weight on BSD68 at σ = 25."""
 
@@ -131,6 +132,11 @@ def collect(settings: TableSettings, out: Path, peers: Sequence[Path] = ()) -> d
         "training": {part: _trainings(found) for part, found in levels.items()}
         | ({} if together is None else {ALL: together["training"]}),
         "comparisons": results_of(part_folder(out, COMPARE)),
+        "origin": {
+            part: {key: found[key] for key in _ORIGIN if key in found}
+            for part in settings.parts
+            if (found := results_of(part_folder(out, part))) is not None
+        },
         "gain": gains(table),
         "target": _TARGET,
     }
@@ -203,11 +209,13 @@ def _weights(found: dict[str, Any]) -> dict[str, Any]:
 
 def _trainings(found: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: {
-            "steps": row["training"]["steps"],
-            "seconds": row["training"]["seconds"],
-            "parameters": row["parameters"],
-        }
+        name: _course(row["training"]) | {"parameters": row["parameters"]}
         for name, row in found["rows"].items()
         if "training" in row
     }
+
+
+def _course(training: dict[str, Any]) -> dict[str, Any]:
+    """Steps and seconds, with those of a training that this one went on from."""
+    kept = {key: training[key] for key in ("steps", "seconds", *_ORIGIN) if key in training}
+    return kept | ({"after": _course(training["after"])} if "after" in training else {})
