@@ -20,6 +20,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 def module(monkeypatch):
     """Modules of the race, which is a folder of scripts and no package."""
     monkeypatch.syspath_prepend(str(PEERS))
+    monkeypatch.delitem(sys.modules, "truth", raising=False)  # the name of a folder of tests, too
     before = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - before:

@@ -54,5 +54,5 @@ assert not chosen.warnings
 assert good.reference.disagreement < 1e-5
 assert isinstance(good.recommendation.gradient, lg.Implicit)
 assert not good.signs
-assert Sign.NOT_CONTRACTING in bad.signs
+assert Sign.NOT_UNIQUE in bad.signs
 assert isinstance(bad.recommendation.gradient, lg.Unroll)

@@ -17,13 +17,14 @@ from legato.diagnose import peak_bytes
 
 torch.manual_seed(0)
 A, b = torch.randn(60, 40).double(), torch.randn(60).double()
+data = lg.LeastSquares(A, b)  # made once: it remembers ‖A‖
 
 
 def gradient(count, iterations, make):
     """Of ½‖x‖² in the weights of a lasso, ``count`` of them, each shared by 40/count features."""
     theta = torch.full((count,), -1.0, dtype=torch.float64, requires_grad=True)
     weight = theta.exp().repeat_interleave(-(-40 // count))[:40]
-    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(weight))
+    problem = lg.Composite(data, lg.L1(weight))
     x = lg.solve(
         problem, lg.ForwardBackward(), gradient=make(theta), stop=lg.Stop(iterations)
     ).value

@@ -34,7 +34,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--window-size=1280,1000",
 )  # fmt: skip
-PATIENCE = 60  # seconds, on a busy machine
+PATIENCE = 180  # seconds, on a busy machine
 
 
 @pytest.fixture(scope="module")

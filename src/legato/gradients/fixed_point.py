@@ -111,7 +111,7 @@ def _in_units(grads: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
     loss would get no gradient at all. Powers of two leave the digits as they are.
     """
     largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
-    if not 0 < largest < math.inf:
+    if not 0 < largest < math.inf or 1e-12 < largest < 1e12:  # nothing to save, or no need to
         return 1.0, list(grads)
     exponent = min(max(math.frexp(largest)[1], -120), 120)  # float32 holds these powers
     return 2.0**exponent, [g * 2.0**-exponent for g in grads]
