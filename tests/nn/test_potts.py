@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import legato as lg
 from legato.nn import ContrastWeights, Potts, PottsOutput, PottsState, Scale, log_loss
-from legato.nn.kernels import potts_choice
+from legato.nn.kernels import choice
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_reference import model
 from legato.nn.potts import LONG_SOLVE
@@ -398,8 +398,10 @@ def test_the_kernel_is_chosen_overridden_and_reported() -> None:
 
 
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(potts_choice, "available", lambda package: False)
-    assert Potts(2)(randn(1, 3, 4, 5)).kernel == "reference"
+    monkeypatch.setattr(choice, "_said", set())
+    monkeypatch.setattr(choice, "available", lambda package: False)
+    with pytest.warns(lg.errors.LegatoWarning, match="Numba is not installed: the Potts layer"):
+        assert Potts(2)(randn(1, 3, 4, 5)).kernel == "reference"
 
 
 @pytest.mark.parametrize("kernel", KERNELS[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -252,13 +253,13 @@ def stand_in(device: str, labels: int) -> Tensor:
 @pytest.fixture
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_said", set())
-    monkeypatch.setattr(potts_choice, "_loaded", {})
+    monkeypatch.setattr(potts_choice, "LAYER", replace(potts_choice.LAYER, loaded={}))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
 @pytest.mark.usefixtures("nothing_said")
 def test_cuda_without_triton_falls_back_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(potts_choice, "available", lambda package: package != "triton")
+    monkeypatch.setattr(choice, "available", lambda package: package != "triton")
     with pytest.warns(errors.LegatoWarning, match="Triton is not installed.*reference"):
         assert potts_choice.choose_kernel(stand_in("cuda", 3))[0] == "reference"
     with warnings.catch_warnings():
@@ -271,8 +272,8 @@ def test_cuda_without_triton_falls_back_and_says_so_once(monkeypatch: pytest.Mon
 def test_too_many_labels_for_the_fused_kernels(
     monkeypatch: pytest.MonkeyPatch, override: str | None
 ) -> None:
-    monkeypatch.setattr(potts_choice, "available", lambda package: True)
-    monkeypatch.setattr(potts_choice, "load_kernel", lambda layer, name: name)
+    monkeypatch.setattr(choice, "available", lambda package: True)
+    monkeypatch.setattr(choice, "load_kernel", lambda module, name: name)
     assert potts_choice.choose_kernel(stand_in("cuda", 64), override) == ("triton", "triton")
     with pytest.warns(errors.LegatoWarning, match="up to 64 labels, and there are 65"):
         assert potts_choice.choose_kernel(stand_in("cuda", 65), override)[0] == "reference"

@@ -424,14 +424,14 @@ def test_a_gpu_takes_triton() -> None:
     pytest.importorskip("triton")
     assert on_gpu() == "triton"
     assert on_gpu(channels=99) == "triton"
-    assert on_gpu(channels=tv_choice.FUSED_CHANNELS, joint=True) == "triton"
+    assert on_gpu(channels=tv_choice.LAYER.most, joint=True) == "triton"
 
 
 @pytest.mark.usefixtures("nothing_said")
 def test_a_gpu_without_triton_takes_the_reference_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tv_choice, "available", lambda package: False)
+    monkeypatch.setattr(choice, "available", lambda package: False)
     with pytest.warns(errors.LegatoWarning, match=r"Triton is not installed.*reference"):
         assert on_gpu() == "reference"
     with warnings.catch_warnings():
@@ -448,7 +448,7 @@ def test_more_channels_under_a_norm_than_triton_holds() -> None:
 
 @pytest.mark.usefixtures("nothing_said")
 def test_without_numba_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tv_choice, "available", lambda package: False)
+    monkeypatch.setattr(choice, "available", lambda package: False)
     with pytest.warns(errors.LegatoWarning, match="Numba is not installed"):
         assert TotalVariation(3)(IMAGE, 0.1).kernel == "reference"
 

@@ -88,14 +88,19 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
 def require_positive_step(step: object, name: str) -> None:
     """Refuse zero, negative and NaN steps."""
     if isinstance(step, torch.Tensor):
-        if values_readable() and not bool((step.detach() > 0).all()):
-            raise StepError(f"{name} must be positive, but has entry {float(step.min()):g}.")
-        if values_readable() and bool(torch.isinf(step.detach()).any()):
-            raise StepError(
-                f"{name} must be finite, but has an infinite entry: the data are too small for "
-                f"{step.dtype}. Scale them up, or use float64."
-            )
-    elif isinstance(step, (int, float)) and not 0 < step < float("inf"):
+        if not values_readable():
+            return
+        sound = (step.detach() > 0) & (step.detach() < float("inf"))
+        if bool(sound.all()):
+            return
+        wrong = float(step.detach()[~sound].flatten()[0])
+        why = (
+            f": the data are too small for {step.dtype}. Scale them up, or use float64"
+            if wrong > 0
+            else ""
+        )
+        raise StepError(f"{name} must be positive and finite, but has entry {wrong:g}{why}.")
+    if isinstance(step, (int, float)) and not 0 < step < float("inf"):
         raise StepError(f"{name} must be positive and finite, not {step!r}.")
 
 

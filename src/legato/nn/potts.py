@@ -23,7 +23,7 @@ from legato.nn.inputs import (
 )
 from legato.nn.kernels.choice import require_known
 from legato.nn.kernels.neighbourhood import Offset, offsets
-from legato.nn.kernels.potts_choice import KERNELS, choose_kernel
+from legato.nn.kernels.potts_choice import choose_kernel
 from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
 from legato.nn.kernels.potts_reference import model, solve_implicitly
 from legato.problems import Saddle
@@ -130,7 +130,7 @@ class Potts(nn.Module):
             raise InputError(f"neighbours must be 4 or 8, not {neighbours!r}.")
         if learn_balance and tau is not None:
             raise StepError("tau and sigma leave no balance to learn: give one or the other.")
-        require_known(kernel, KERNELS)
+        require_known(kernel)
         self.iterations = iterations
         self.tau, self.sigma = tau, sigma
         self.neighbours = neighbours

@@ -21,7 +21,7 @@ from legato.nn.inputs import (
     require_nonnegative,
 )
 from legato.nn.kernels.choice import require_known
-from legato.nn.kernels.tv_choice import KERNELS, choose_kernel
+from legato.nn.kernels.tv_choice import choose_kernel
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates, canonical_weight
 from legato.nn.kernels.tv_reference import attach, by_engine, gap, model
 from legato.problems import Saddle
@@ -96,7 +96,7 @@ class TotalVariation(nn.Module):
     ) -> None:
         super().__init__()
         require_iterations(iterations, "TotalVariation")
-        require_known(kernel, KERNELS)
+        require_known(kernel)
         self.iterations = iterations
         self.coupling = Coupling(bool(isotropic), bool(joint_channels))
         self.gradient = Unroll() if gradient is None else gradient
