@@ -91,13 +91,13 @@ def curves(quick: bool, large: bool) -> list[Curve]:
     """``large`` for a GPU, which small sizes do not fill."""
     sides = (16, 24, 32) if quick else (64, 91, 128, 181, 256, 362, 512)
     if large and not quick:
-        sides = tuple(4 * s for s in sides)
+        sides = tuple(8 * s for s in sides)
     labels = (2, 4) if quick else (2, 4, 8, 16, 32)
     counts = (10, 20) if quick else (25, 50, 100, 200, 400, 800)
     batches = (1, 2) if quick else (1, 2, 4, 8, 16, 32)
     parameters = (1, 2) if quick else (1, 2, 4, 8, 16, 32)
-    side = 16 if quick else 384 if large else 96
-    unknowns = 2**20 if large else 2**16
+    side = 16 if quick else 1024 if large else 96
+    unknowns = 2**22 if large else 2**16
     back = "forward and backward, Potts layer"
     return [
         Curve("pixels", back, "seconds", 1.0, tuple(s * s for s in sides),
