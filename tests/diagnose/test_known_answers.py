@@ -372,7 +372,7 @@ def test_the_text_holds_everything() -> None:
     text = str(d)
     for row in d.rows:
         assert row.label in text
-    assert "does not apply: CG needs a symmetric" in text
+    assert "does not apply: CG needs a step whose derivative is symmetric" in text
     assert "! not converged: the solve stops at residual" in text
     assert text.splitlines()[-1] == f"→ {d.recommendation.sentence}"
     assert "spectral radius of A_x  0.96" in text

@@ -413,8 +413,12 @@ def test_one_step_says_when_most_of_the_gradient_is_missing():
 
 def test_conjugate_gradients_refuse_an_unsymmetric_system():
     w = weight()
+    each = torch.linspace(0.001, 0.01, len(A[0]), dtype=A.dtype)  # a step per coordinate
     s = lg.solve(
-        lasso(w), lg.ForwardBackward(), gradient=lg.Implicit(lg.CG()), stop=lg.Stop(9000, tol=1e-12)
+        lasso(w),
+        lg.ForwardBackward(each),
+        gradient=lg.Implicit(lg.CG()),
+        stop=lg.Stop(90000, tol=1e-12),
     )
     with raises(errors.GradientError, "symmetric", "GMRES"):
         s.value.sum().backward()

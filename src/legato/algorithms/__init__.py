@@ -1,6 +1,6 @@
 """Algorithms are maps on states; this package also holds the loop that iterates them."""
 
-from legato.algorithms.base import Algorithm
+from legato.algorithms.base import Algorithm, Halves
 from legato.algorithms.forward_backward import Backtracking, ForwardBackward, Nesterov
 from legato.algorithms.loop import Run, Stop, Trace, run
 from legato.algorithms.primal_dual import Average, PrimalDual
@@ -10,6 +10,7 @@ __all__ = [
     "Average",
     "Backtracking",
     "ForwardBackward",
+    "Halves",
     "Nesterov",
     "PrimalDual",
     "Run",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,17 @@ from legato.errors import DivergenceError
 
 State = Any
 """A NamedTuple of tensors (or tuples of tensors)."""
+
+
+class Halves(NamedTuple):
+    """A step taken apart, step = backward ∘ forward, into two maps with symmetric Jacobians.
+
+    ``certain`` says that they are symmetric in any case; where it is False, that is to be checked.
+    """
+
+    forward: Callable[[State], State]
+    backward: Callable[[State], State]
+    certain: bool
 
 
 class Algorithm(ABC):
@@ -66,6 +78,10 @@ class Algorithm(ABC):
     def transport(self, before: State, after: State, cotangent: State) -> State:
         """Carry a cotangent of the state from ``before`` to ``after`` (see Geometry.transport)."""
         return cotangent
+
+    def halves(self, problem: Any) -> Halves | None:
+        """This (stationary) step as two symmetric halves, where it has them: see ``CG``."""
+        return None
 
     def steps(self, problem: Any, state: State) -> dict[str, Any]:
         """The step sizes in use, for the report."""

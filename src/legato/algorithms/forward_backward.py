@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from legato import _tree as tree
 from legato._checks import as_number, values_readable
 from legato._tree import Var, tree_map
-from legato.algorithms.base import Algorithm
+from legato.algorithms.base import Algorithm, Halves
 from legato.algorithms.start import (
     is_empty,
     mirror_start,
@@ -28,11 +30,12 @@ from legato.problems import Composite
 class Nesterov:
     r"""The momentum of FISTA: β_k = (t_k − 1)/t_{k+1} with t_{k+1} = (1 + √(1 + 4t_k²))/2.
 
-    ``restart`` drops the momentum, t_{k+1} = 1, wherever the last step turned against it: after
-    a = y + β(y − y₋) ↦ y⁺, if ⟨a − y⁺, x⁺ − x⟩ > 0 for mirror coordinates y of points x. Each step
-    size decides for itself: a batch whose elements have their own steps restarts one by one, a
-    batch with a common step as a whole. The decisions carry no derivative.
-    Without restarts the derivatives of the iterates may swing long after the iterates have settled.
+    ``restart=True`` drops the momentum, t_{k+1} = 1, wherever the last step turned against it:
+    after a = y + β(y − y₋) ↦ y⁺, if ⟨a − y⁺, x⁺ − x⟩ > 0 for mirror coordinates y of points x. Each
+    step size decides for itself: a batch whose elements have their own steps restarts one by one, a
+    batch with a common step as a whole. The decisions carry no derivative. ``restart=400`` drops it
+    every 400 iterations. Without restarts the derivatives of the iterates may swing, or even grow,
+    long after the iterates have settled.
     Reference: Beck and Teboulle (2009); O'Donoghue and Candès (2015) for ``restart``.
 
     >>> f = lg.Quadratic(torch.diag(torch.tensor([1.0, 0.01])), torch.tensor([0.0, -0.01]))
@@ -48,7 +51,27 @@ class Nesterov:
     73
     """
 
-    restart: bool = False
+    restart: bool | int = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.restart, int) or self.restart < 0:
+            raise InputError(
+                f"restart must be True, False or a number of iterations, not {self.restart!r}."
+            )
+
+    def advance(self, t: Tensor) -> Tensor:
+        """t_{k+1}."""
+        return (1 + torch.sqrt(1 + 4 * t * t)) / 2
+
+    @cached_property
+    def longest(self) -> float:
+        """A number between the last t before a restart and the one that is not reached."""
+        if isinstance(self.restart, bool):
+            return math.inf
+        t = last = 1.0
+        for _ in range(self.restart):
+            t, last = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
+        return (t + last) / 2
 
 
 @dataclass(frozen=True)
@@ -218,7 +241,7 @@ class ForwardBackward(Algorithm):
 
     def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:
         if isinstance(self.inertia, Nesterov):
-            t = (1 + torch.sqrt(1 + 4 * state.t * state.t)) / 2
+            t = self.inertia.advance(state.t)
             beta: Any = (state.t - 1) / t
         else:
             t, beta = state.t, self.inertia
@@ -227,8 +250,10 @@ class ForwardBackward(Algorithm):
         new = self._move(problem, ahead, gradient, self._size(state.step))
         x = self.geometry.unmirror(new)
         if isinstance(self.inertia, Nesterov) and self.inertia.restart:
-            turned = _turned(ahead, new, self.solution(state), x, t)
-            t = torch.where(turned, torch.ones_like(t), t)
+            anew = t > self.inertia.longest
+            if self.inertia.restart is True:
+                anew = _turned(ahead, new, self.solution(state), x, t)
+            t = torch.where(anew, torch.ones_like(t), t)
         return InertialState(new, x, state.step, state.mirror, t)
 
     def _size(self, derived: Tensor) -> Any:
@@ -280,6 +305,25 @@ class ForwardBackward(Algorithm):
     def transport(self, before: Any, after: Any, cotangent: Any) -> Any:
         carried = self.geometry.transport(before.mirror, after.mirror, cotangent.mirror)
         return cotangent._replace(mirror=carried)
+
+    def halves(self, problem: Composite) -> Halves | None:
+        """The gradient step and the prox; both have symmetric derivatives if α is one number.
+
+        With a step per batch element they have so too, if the batch elements do not meet.
+        """
+        alpha = self.rule
+        if not isinstance(self.geometry, Euclidean) or isinstance(alpha, Backtracking | None):
+            return None
+
+        def forward(state: Any) -> Any:
+            gradient = problem.smooth.grad(state.mirror)
+            return state._replace(mirror=tree.sub_scaled(state.mirror, alpha, gradient))
+
+        def backward(half: Any) -> Any:
+            new = mirror_prox(problem.nonsmooth, self.geometry, half.mirror, alpha)
+            return half._replace(mirror=new)
+
+        return Halves(forward, backward, certain=torch.as_tensor(alpha).numel() == 1)
 
     def steps(self, problem: Composite, state: Any) -> dict[str, Any]:
         return {"step": self._size(state.step)}

@@ -1,10 +1,10 @@
 """Ways to differentiate an iteration, and the linear solvers behind some of them."""
 
 from legato.gradients.base import Backward, GradientStrategy
+from legato.gradients.conjugate_gradients import CG
 from legato.gradients.fixed_point import FixedPoint, Implicit, OneStep
 from legato.gradients.forward import Forward
 from legato.gradients.linear_solvers import (
-    CG,
     GMRES,
     BiCGStab,
     DenseSolver,

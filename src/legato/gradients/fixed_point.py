@@ -25,6 +25,7 @@ from legato.errors import (
     NotConvergedWarning,
 )
 from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
+from legato.gradients.conjugate_gradients import CG, require_symmetric
 from legato.gradients.linear_solvers import (
     GMRES,
     LinearResult,
@@ -33,7 +34,7 @@ from legato.gradients.linear_solvers import (
     attainable,
     spectral_radius,
 )
-from legato.gradients.linearisation import Linearisation
+from legato.gradients.linearisation import Linearisation, SymmetricParts
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
@@ -274,8 +275,8 @@ class Implicit(FixedPointGradient):
 
     .. math:: v = (I − A_x^⊤)^{-1} ξ
 
-    The paper's "-impl" methods. ``solver`` is GMRES, BiCGStab, CG, Neumann or Dense from
-    ``legato.gradients``; a missed tolerance warns with its number.
+    The paper's "-impl" methods. ``solver`` is GMRES, BiCGStab, CG (short recurrences for proximal
+    gradient steps), Neumann or DenseSolver; a missed tolerance warns with its number.
     Reference: Section 4.3 of Ochs et al. (2016).
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
@@ -290,7 +291,16 @@ class Implicit(FixedPointGradient):
     solver: LinearSolver = field(default_factory=GMRES)
 
     def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        return self.solver.solve(linearisation.transposed, tree.flatten(xi))
+        flat = tree.flatten(xi)
+        if isinstance(self.solver, CG):
+            halves = linearisation.algorithm.halves(problem)
+            if halves is not None:
+                parts = SymmetricParts(halves, linearisation.state)
+                if not halves.certain:
+                    require_symmetric(parts.smooth, flat)
+                    require_symmetric(parts.prox, flat)
+                return self.solver.solve_in_metric(parts.prox, parts.smooth, flat)
+        return self.solver.solve(linearisation.transposed, flat)
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         tol = getattr(self.solver, "tol", None) or 1e-6

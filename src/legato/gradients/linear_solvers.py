@@ -84,14 +84,16 @@ def random_vector(like: Tensor) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
-def _require(tol: float, maximum: int) -> None:
+def require_sound(tol: float, maximum: int) -> None:
+    """Refuse settings with which nothing can be solved."""
     if not tol > 0 or maximum < 1:
         raise InputError(
             f"A linear solver needs tol > 0 and at least 1 iteration, not {tol}, {maximum}."
         )
 
 
-def _nothing(xi: Tensor) -> LinearResult:
+def nothing(xi: Tensor) -> LinearResult:
+    """The answer to ξ = 0."""
     return LinearResult(torch.zeros_like(xi), 0.0, 0, True)
 
 
@@ -117,12 +119,12 @@ class GMRES(LinearSolver):
     iterations: int = 500
 
     def __post_init__(self) -> None:
-        _require(self.tol, min(self.restart, self.iterations))
+        require_sound(self.tol, min(self.restart, self.iterations))
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
         size = float(torch.linalg.vector_norm(xi))
         if size == 0:
-            return _nothing(xi)
+            return nothing(xi)
         tol = attainable(self.tol, xi)
         w, r = torch.zeros_like(xi), xi
         used, radius, residual = 0, None, 1.0
@@ -215,12 +217,12 @@ class BiCGStab(LinearSolver):
     iterations: int = 500
 
     def __post_init__(self) -> None:
-        _require(self.tol, self.iterations)
+        require_sound(self.tol, self.iterations)
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
         size = float(torch.linalg.vector_norm(xi))
         if size == 0:
-            return _nothing(xi)
+            return nothing(xi)
         tol = attainable(self.tol, xi)
 
         def apply(v: Tensor) -> Tensor:
@@ -256,71 +258,6 @@ class BiCGStab(LinearSolver):
 
 
 @dataclass(frozen=True)
-class CG(LinearSolver):
-    """Conjugate gradients, where I − M is symmetric positive definite.
-
-    That is so for gradient descent on a smooth problem, where I − A_x = αH is a Hessian: this is
-    the Hessian solve of Section 4.1 of Ochs et al. (2016). A lack of symmetry is detected by a
-    random probe and refused. Reference: Hestenes and Stiefel (1952).
-
-    >>> weight = torch.tensor(1.0, requires_grad=True)
-    >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
-    >>> problem = lg.Composite(data, lg.L1(weight))
-    >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.CG()))
-    >>> solution.value.sum().backward()
-    >>> weight.grad.round(decimals=3), solution.backward.converged
-    (tensor(-3.0410), True)
-    """
-
-    tol: float = 1e-6
-    iterations: int = 500
-
-    def __post_init__(self) -> None:
-        _require(self.tol, self.iterations)
-
-    def solve(self, product: Product, xi: Tensor) -> LinearResult:
-        size = float(torch.linalg.vector_norm(xi))
-        if size == 0:
-            return _nothing(xi)
-        self._require_symmetric(product, xi)
-        tol = attainable(self.tol, xi)
-        w, r = torch.zeros_like(xi), xi.clone()
-        p = r.clone()
-        square = torch.dot(r, r)
-        count = 0
-        while count < self.iterations:
-            count += 1
-            v = p - product(p)
-            curvature = torch.dot(p, v)
-            if not float(curvature) > 0:
-                break
-            alpha = square / curvature
-            w = w + alpha * p
-            r = r - alpha * v
-            new = torch.dot(r, r)
-            if float(new.sqrt()) <= tol * size:
-                break
-            p = r + (new / square) * p
-            square = new
-        residual = relative_residual(product, w, xi)
-        radius = spectral_radius(product, xi, 20)
-        return LinearResult(w, residual, count, residual <= 2 * tol, radius)
-
-    def _require_symmetric(self, product: Product, xi: Tensor) -> None:
-        generator = torch.Generator().manual_seed(1)
-        u, v = torch.randn(2, xi.numel(), generator=generator, dtype=torch.float64).to(xi)
-        left, right = torch.dot(product(u), v), torch.dot(u, product(v))
-        scale = torch.linalg.vector_norm(u) * torch.linalg.vector_norm(v)
-        tolerance = 1e3 * torch.finfo(xi.dtype).eps
-        if float((left - right).abs()) > tolerance * float(scale):
-            raise GradientError(
-                f"CG needs a symmetric I − A_x, but ⟨A_xu, v⟩ − ⟨u, A_xv⟩ = "
-                f"{float(left - right):g}: only gradient descent on a smooth problem in the "
-                "Euclidean geometry is symmetric. Use Implicit(GMRES()) or Implicit(BiCGStab())."
-            )
-
-
-@dataclass(frozen=True)
 class Neumann(LinearSolver):
     r"""The geometric series, w = Σ_k M^k ξ, which converges where ρ(M) < 1.
 
@@ -340,12 +277,12 @@ class Neumann(LinearSolver):
     iterations: int = 1000
 
     def __post_init__(self) -> None:
-        _require(1.0 if self.tol is None else self.tol, self.iterations)
+        require_sound(1.0 if self.tol is None else self.tol, self.iterations)
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
         size = float(torch.linalg.vector_norm(xi))
         if size == 0:
-            return _nothing(xi)
+            return nothing(xi)
         tol = 0.0 if self.tol is None else attainable(self.tol, xi)
         w, term = xi.clone(), xi
         sizes = [size]
@@ -396,7 +333,7 @@ class DenseSolver(LinearSolver):
                 f"DenseSolver(largest={n}) if that is meant."
             )
         if float(torch.linalg.vector_norm(xi)) == 0:
-            return _nothing(xi)
+            return nothing(xi)
         identity = torch.eye(n, dtype=xi.dtype, device=xi.device)
         M = torch.stack([product(e) for e in identity], dim=1)
         # Least squares of minimal norm: also defined, and certified by its residual, if singular.

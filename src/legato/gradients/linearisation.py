@@ -11,7 +11,7 @@ from torch import Tensor
 from legato import _tree as tree
 from legato._graph import leaves_behind
 from legato._tree import Var
-from legato.algorithms import Algorithm
+from legato.algorithms import Algorithm, Halves
 
 
 class Linearisation:
@@ -48,21 +48,8 @@ class Linearisation:
 
     def vjp(self, cotangent: Var) -> Var:
         """Jᵀw with respect to the state."""
-        pairs = [
-            (out, w)
-            for out, w in zip(self._outputs, tree.leaves(cotangent), strict=True)
-            if out.requires_grad
-        ]
-        grads: Sequence[Tensor | None] = [None] * len(self._inputs)
-        if pairs:
-            grads = torch.autograd.grad(
-                [out for out, _ in pairs],
-                self._inputs,
-                [w for _, w in pairs],
-                retain_graph=True,
-                allow_unused=True,
-            )
-        return tree.rebuild(self.state, _zeros_for_none(grads, self._inputs))
+        pulled = _pull_back(self._outputs, self._inputs, tree.leaves(cotangent))
+        return tree.rebuild(self.state, pulled)
 
     def transposed(self, w: Tensor) -> Tensor:
         r"""A_xᵀ as the fixed-point family needs it, on flat cotangents of mirror coordinates.
@@ -135,5 +122,56 @@ class Linearisation:
         return self._pull
 
 
-def _zeros_for_none(grads: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(grads, like, strict=True)]
+class SymmetricParts:
+    r"""The Jacobians of the two halves of a step at one state, each of them symmetric.
+
+    .. math:: A_x = PB, \qquad B = \frac{∂\,\mathrm{half}}{∂s}, \quad
+              P = \frac{∂\,\mathrm{step}}{∂\,\mathrm{half}}
+
+    On flat vectors; see :class:`~legato.CG`, which lives on them.
+    Reference: Moreau (1965), Proposition 12.b, for the symmetry of P.
+
+    >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)), lg.L1(0.1))
+    >>> algorithm = lg.ForwardBackward(1.0)
+    >>> stationary, state = algorithm.stationary(algorithm.init(problem, torch.tensor([1.0, 0.0])))
+    >>> parts = legato.gradients.linearisation.SymmetricParts(stationary.halves(problem), state)
+    >>> parts.smooth(torch.ones(2)), parts.prox(torch.ones(2))
+    (tensor([0.5000, 0.5000]), tensor([1., 0.]))
+    """
+
+    def __init__(self, halves: Halves, state: Var) -> None:
+        self._state = tree.detach(state)
+        with torch.enable_grad():
+            self._inputs = [t.detach().requires_grad_() for t in tree.leaves(state)]
+            self._half = tree.leaves(halves.forward(tree.rebuild(state, self._inputs)))
+            self._middle = [t.detach().requires_grad_() for t in self._half]
+            self._after = tree.leaves(halves.backward(tree.rebuild(state, self._middle)))
+
+    def smooth(self, v: Tensor) -> Tensor:
+        """Bv."""
+        return self._product(self._half, self._inputs, v)
+
+    def prox(self, v: Tensor) -> Tensor:
+        """Pv."""
+        return self._product(self._after, self._middle, v)
+
+    def _product(self, outputs: list[Tensor], inputs: list[Tensor], v: Tensor) -> Tensor:
+        cotangents = tree.leaves(tree.unflatten(self._state, v))
+        return tree.flatten(tuple(_pull_back(outputs, inputs, cotangents)))
+
+
+def _pull_back(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    """Jᵀw through a graph that stays."""
+    pairs = [(out, w) for out, w in zip(outputs, cotangents, strict=True) if out.requires_grad]
+    grads: Sequence[Tensor | None] = [None] * len(inputs)
+    if pairs:
+        grads = torch.autograd.grad(
+            [out for out, _ in pairs],
+            inputs,
+            [w for _, w in pairs],
+            retain_graph=True,
+            allow_unused=True,
+        )
+    return [torch.zeros_like(t) if g is None else g for g, t in zip(grads, inputs, strict=True)]
