@@ -78,10 +78,12 @@ class TotalVariation(nn.Module):
     absolute differences, which favours the axes. ``joint_channels`` takes the norm over the
     channels as well, so that their edges coincide; else they are denoised one by one. Along the
     axes of a Euclidean norm λ has size one. The last iterate of FISTA on the dual is returned, from
-    zero or from the ``dual`` of an earlier output. ``gradient`` is Unroll (default; ``last``,
-    ``checkpoint``), the derivative of that iterate, which may swing long after the iterate itself
-    has settled, or any of the fixed-point family, the derivative of the solution, with a warning
-    where it is inexact. ``kernel`` overrides the choice among "triton", "numba" and "reference".
+    zero or from the ``dual`` of an earlier output; its momentum starts anew every 400 iterations.
+    ``gradient`` is Unroll (default; ``last``, ``checkpoint``), the derivative of that iterate, or
+    any of the fixed-point family, the derivative of the solution. Over many hundred iterations, the
+    more so in float32, rounding may spoil the former, which is warned about where it shows:
+    ``Implicit(CG())`` is then better (``Implicit(BiCGStab())`` if isotropic). ``kernel`` overrides
+    the choice among "triton", "numba" and "reference".
     Reference: Rudin, Osher, Fatemi (1992); Beck and Teboulle (2009).
     """
 

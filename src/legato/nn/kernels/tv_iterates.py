@@ -25,14 +25,18 @@ class TVIterates(NamedTuple):
     previous: Tensor
 
 
+RESTART = 400
+"""Iterations after which the momentum starts anew: else the derivatives swing on, and may grow."""
+
+
 def momentum(iterations: int, first: int = 0) -> list[float]:
-    """β_k = (t_k − 1)/t_{k+1} of FISTA for k = first, …, first + iterations − 1."""
+    """β_k = (t_k − 1)/t_{k+1} of FISTA with restarts, for k = first, …, first + iterations − 1."""
     t, betas = 1.0, []
-    for _ in range(first + iterations):
+    for _ in range(min(RESTART, first + iterations)):
         following = (1 + math.sqrt(1 + 4 * t * t)) / 2
         betas.append((t - 1) / following)
         t = following
-    return betas[first:]
+    return [betas[k % RESTART] for k in range(first, first + iterations)]
 
 
 def step_size(axes: int) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from legato.nn.kernels.first_derivatives import ordinary, refuse
+from legato.nn.kernels.tv_growth import warn_if_grown
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates, canonical_weight, require_edges
 
 
@@ -179,6 +180,7 @@ def make_operator(name: str, kernel: TVKernel) -> TVFunction:
             raise RuntimeError("the kernel ran without a tape: gradients were not asked for")
         wanted = ctx.needs_input_grad[:4]
         gradients = reverse(*bars[:3], *ctx.saved_tensors, *ctx.settings, wanted[1])
+        warn_if_grown(bars[:3], gradients[0], TVSettings(*ctx.settings).iterations)
         return (*_asked(gradients, wanted), *(None,) * 6)
 
     def no_second(ctx: Any, *bars: Tensor | None) -> None:
@@ -222,6 +224,7 @@ def make_operator(name: str, kernel: TVKernel) -> TVFunction:
             wanted = ctx.needs_input_grad[:4]
             run = Reverse.apply if torch.is_grad_enabled() else run_reverse
             gradients = run(*bars, *ctx.saved_tensors, ctx.settings, wanted[1])
+            warn_if_grown(bars, gradients[0], ctx.settings.iterations)
             return (*_asked(gradients, wanted), None)
 
     solve: Callable[..., tuple[Tensor, Tensor, Tensor]] = Solve.apply

@@ -12,7 +12,9 @@ from legato.algorithms.forward_backward import ForwardBackwardState, InertialSta
 from legato.algorithms.primal_dual import PrimalDualState, Steps
 from legato.functions import Box, Function, L2Ball, LeastSquares, Linear, SquaredNorm
 from legato.gradients import GradientStrategy, Piggyback, Unroll
+from legato.nn.kernels.tv_growth import watch, watched
 from legato.nn.kernels.tv_iterates import (
+    RESTART,
     Coupling,
     TVIterates,
     canonical_weight,
@@ -108,7 +110,11 @@ def tv(
 
     Reference: Beck and Teboulle (2009), fast gradient-based algorithms for total variation.
     """
-    terms = _Terms(image, canonical_weight(weight, image, coupling), coupling)
+    w = canonical_weight(weight, image, coupling)
+    bars: list[Tensor | None] = [None, None, None]
+    if any(t is not None and t.requires_grad for t in (image, w, dual, previous)):
+        image, bars = watched(image, iterations)
+    terms = _Terms(image, w, coupling)
     axes = image.dim() - 2
     dual = require_edges(dual, image)
     before = dual if previous is None else require_edges(previous, image)
@@ -120,19 +126,20 @@ def tv(
     state = InertialState(p, p, image.new_tensor(alpha), terms.pack(before), t)
     done = solve(
         terms.dual_problem(),
-        ForwardBackward(alpha, inertia=Nesterov()),
+        ForwardBackward(alpha, inertia=Nesterov(RESTART)),
         state,
         gradient=Unroll(checkpoint=checkpoint),
         stop=Stop(iterations),
     ).state
-    return TVIterates(
-        terms.value(done.mirror), terms.unpack(done.mirror), terms.unpack(done.previous)
-    )
+    u, p, before = terms.value(done.mirror), *map(terms.unpack, (done.mirror, done.previous))
+    found = TVIterates(u, p.view_as(p), before.view_as(before))  # u depends on p, not on its view
+    watch(found, bars)
+    return found
 
 
 def _t(k: int) -> float:
     t = 1.0
-    for _ in range(k):
+    for _ in range(k % RESTART):
         t = (1 + (1 + 4 * t * t) ** 0.5) / 2
     return t
 
@@ -171,7 +178,7 @@ def by_engine(
     dual = require_edges(dual, image)
     if dual is None:
         dual = image.new_zeros((*image.shape[:2], axes, *image.shape[2:]))
-    algorithm = ForwardBackward(step_size(axes), inertia=Nesterov())
+    algorithm = ForwardBackward(step_size(axes), inertia=Nesterov(RESTART))
     start = terms.pack(dual)
     p = solve(terms.dual_problem(), algorithm, start, gradient=gradient, stop=Stop(iterations))
     return terms.value(p.value), terms.unpack(p.value)

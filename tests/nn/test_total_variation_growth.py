@@ -1,0 +1,64 @@
+"""Derivatives of very many accelerated iterations: right, or warned about."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import legato as lg
+from legato.errors import InexactGradientWarning
+from legato.nn import TotalVariation
+from legato.nn.kernels.tv_iterates import RESTART, momentum
+
+
+def noisy(dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    clean = torch.zeros(48, 48, dtype=torch.float64)
+    clean[10:30, 12:34] = 1.0
+    noise = 0.2 * torch.randn(48, 48, generator=generator, dtype=torch.float64)
+    return (clean + noise)[None, None].to(dtype)
+
+
+def gradient(layer: TotalVariation, dtype: torch.dtype) -> float:
+    weight = torch.tensor(0.2, dtype=dtype, requires_grad=True)
+    layer(noisy(dtype), weight).value.pow(3).sum().backward()
+    return float(weight.grad)
+
+
+def test_momentum_starts_anew():
+    whole = momentum(3 * RESTART)
+    assert whole[:RESTART] == whole[RESTART : 2 * RESTART] == whole[2 * RESTART :]
+    assert whole[RESTART] == 0.0
+    assert momentum(7, first=RESTART - 3) == whole[RESTART - 3 : RESTART + 4]
+
+
+@pytest.mark.parametrize("kernel", ["numba", "reference"])
+def test_long_unrolling_agrees_with_the_solution(kernel):
+    """Without restarts the λ-gradient of accelerated iterates swings by per cents here."""
+    if kernel == "numba":
+        pytest.importorskip("numba")
+    unrolled = TotalVariation(
+        1600, isotropic=False, kernel=kernel, gradient=lg.Unroll(checkpoint="sqrt")
+    )
+    implicit = TotalVariation(3000, isotropic=False, gradient=lg.Implicit(lg.CG(1e-10)))
+    expected = gradient(implicit, torch.float64)
+    assert gradient(unrolled, torch.float64) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["numba", "reference"])
+def test_rounding_that_is_amplified_is_reported(kernel):
+    if kernel == "numba":
+        pytest.importorskip("numba")
+    layer = TotalVariation(4000, kernel=kernel, gradient=lg.Unroll(checkpoint="sqrt"))
+    with pytest.warns(InexactGradientWarning, match=r"4000 iterations.*Implicit\(CG\(\)\)"):
+        gradient(layer, torch.float32)
+
+
+def test_few_iterations_are_silent():
+    for iterations in (50, 150, 300):
+        layer = TotalVariation(iterations)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            gradient(layer, torch.float64)
