@@ -129,8 +129,8 @@ def _layer(
     layer: Any, inputs: Inputs, read: Callable[[Any], Tensor], *names: str, **options: Any
 ) -> Subject:
     def compute(t: Inputs) -> Tensor:
-        own = layer.double() if next(iter(t.values())).dtype == torch.float64 else layer.float()
-        return read(own(*(t[n] for n in names)))
+        like = next(iter(t.values()))
+        return read(layer.to(like.device, like.dtype)(*(t[n] for n in names)))
 
     return Subject(inputs, compute, **options)
 
@@ -176,6 +176,8 @@ def layers() -> dict[str, Subject]:
             f"TotalVariation, joint, {kernel}": _tv_layer(kernel=kernel, joint_channels=True),
         }
     found |= {
+        "Potts": _potts(),  # with the kernel of its device
+        "TotalVariation": _tv_layer(),
         "Potts, epsilon, Implicit": _potts(epsilon=0.1, gradient=lg.Implicit()),
         "TotalVariation, Implicit": _tv_layer(gradient=lg.Implicit()),
         "AnalysisDenoiser": _layer(
@@ -241,7 +243,7 @@ SUBJECTS_TO_REPEAT = {
     name: _small(name)
     for name in (
         "lasso, Unroll", "lasso, Implicit", "simplex, entropy, FixedPoint", "tv, Piggyback",
-        "Potts, numba", "TotalVariation, numba", "AnalysisDenoiser", "MatrixGame",
+        "Potts", "TotalVariation", "AnalysisDenoiser", "MatrixGame",
     )
 }  # fmt: skip
 """One of every kind of backward pass, for tests that repeat them many times."""

@@ -123,7 +123,7 @@ def iterate(table, k, now_at, before_at, after_at, field, strides, extent, C: tl
     step = tl.where(k > 0, tl.load(look_up(table, 3, C.dtype)) * (1 / C.scale), 0)
     shrink = shrinkage(table, tau, C)
     tape = look_up(table, 6, C.fixed) + plane
-    field = field.to(tl.int64)
+    field = tl.cast(field, tl.int64)
     mirror = look_up(table, 7, C.dtype) + plane
     now = tape + now_at * field
     after = tape + after_at * field
@@ -198,8 +198,8 @@ def finish(table, now_at, before_at, total, field, strides, extent, C: tl.conste
     weights = weights_at(table, image, at, strides, C)
     step = tl.load(look_up(table, 3, C.dtype)) * (1 / C.scale)
     tape = look_up(table, 6, C.fixed) + plane
-    now = tape + now_at * field.to(tl.int64)
-    before = tape + before_at * field.to(tl.int64)
+    now = tape + now_at * tl.cast(field, tl.int64)
+    before = tape + before_at * tl.cast(field, tl.int64)
     mirror = look_up(table, 7, C.dtype) + plane + n
     start_dual = look_up(table, 5, C.dtype) + plane * C.directions + n
     final_dual = look_up(table, 11, C.dtype) + plane * C.directions + n

@@ -70,8 +70,8 @@ def arrive(
     weights = weights_at(table, image, at, strides, C)
     sigma = tl.load(look_up(table, 3, C.dtype))
     tape = look_up(table, 6, C.fixed) + plane
-    now = tape + now_at * field.to(tl.int64)
-    before = tape + before_at * field.to(tl.int64)
+    now = tape + now_at * tl.cast(field, tl.int64)
+    before = tape + before_at * tl.cast(field, tl.int64)
     final_a = look_up(table, 7, C.dtype) + plane + n
     final_u = look_up(table, 8, C.dtype) + plane + n
     mean_bar = look_up(table, 9, C.dtype) + plane + n
@@ -296,8 +296,8 @@ def reverse(table, k, i, before_at, total, field, strides, extent, C: tl.constex
     shrink = shrinkage(table, tau, C)
     numbers = (tau, sigma, step, shrink, total)
     tape = look_up(table, 6, C.fixed) + plane
-    now = tape + k * field.to(tl.int64)
-    before = tape + before_at * field.to(tl.int64)
+    now = tape + k * tl.cast(field, tl.int64)
+    before = tape + before_at * tl.cast(field, tl.int64)
     new_bar = look_up(table, 13 - i % 2, C.dtype) + plane
     rest_bar = look_up(table, 14, C.dtype) + plane
     cost_bar = look_up(table, 15, C.dtype) + plane

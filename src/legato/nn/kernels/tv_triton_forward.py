@@ -100,7 +100,7 @@ def iterate(
     now = look_up(table, 2 + now_at, C.dtype) + edges
     before = look_up(table, 2 + before_at, C.dtype) + edges
     after = look_up(table, 2 + after_at, C.dtype) + edges + n
-    tape = look_up(table, 7, C.tape) + k * field.to(tl.int64) + n
+    tape = look_up(table, 7, C.tape) + k * tl.cast(field, tl.int64) + n
     images = ()
     for c in tl.static_range(C.channels):
         images = images + (tl.load(y + c * S + n),)

@@ -31,7 +31,7 @@ from legato.nn.kernels.tv_triton_pixels import (
 @triton.jit
 def _noted(table, k, field, image, n, S, C: tl.constexpr):
     """What the tape says of iteration k: the points that were projected, or codes of clipping."""
-    tape = look_up(table, 7, C.tape) + k * field.to(tl.int64) + n
+    tape = look_up(table, 7, C.tape) + k * tl.cast(field, tl.int64) + n
     if C.grouped:
         points = ()
         for j in tl.static_range(C.channels * C.directions):
