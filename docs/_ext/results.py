@@ -218,6 +218,23 @@ def toy() -> Table:
     return Table(("at θ = 0.3 unless said otherwise", "set A", "set B"), rows, (0,), (TOY,))
 
 
+COMING_FROM = "benchmarks/results/coming_from_cpu.json"
+
+
+def coming_from() -> Table:
+    rows = [
+        (
+            section,
+            f"{row['library']} {row['version']}",
+            scientific(row["solution_difference"]),
+            scientific(row["gradient_difference"]),
+        )
+        for section, row in load(COMING_FROM)["sections"].items()
+    ]
+    head = ("beside", "version", "solutions", "gradients")
+    return Table(head, rows, (0, 1), (COMING_FROM,))
+
+
 TABLES: dict[str, Callable[[], Table]] = {
     "gradients-lasso": lambda: gradients(0),
     "gradients-simplex": lambda: gradients(1),
@@ -230,6 +247,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "tv": tv,
     "segment": segment,
     "toy": toy,
+    "coming-from": coming_from,
 }
 
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import without_torchvision  # noqa: F401  (first: deepinv may not import without it)
+
+# isort: split
+import deepinv
 import torch
 from contract import Contestant, Data, Methods
 from torch import Tensor
 
 from contestants.torch_side import as_image, contestant
-
-# torchvision's compiled operators need CUDA libraries, also where there is no GPU. deepinv imports
-# the package but nothing raced here uses these two, whose absence would stop the import.
-_operators = torch.library.Library("torchvision", "FRAGMENT")
-for _schema in (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-):
-    if not hasattr(torch.ops.torchvision, _schema.partition("(")[0]):
-        _operators.define(_schema)
-
-import deepinv  # noqa: E402
 
 
 def _denoiser(problem: str, iterations: int, criterion: float):  # type: ignore[no-untyped-def]

@@ -1,0 +1,15 @@
+"""Importing this lets deepinv be imported where torchvision's compiled operators do not load.
+
+They need CUDA libraries, also where there is no GPU. deepinv imports the package, but nothing that
+is run here uses these two operators, whose absence would stop the import.
+"""
+
+import torch
+
+_operators = torch.library.Library("torchvision", "FRAGMENT")
+for _schema in (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+):
+    if not hasattr(torch.ops.torchvision, _schema.partition("(")[0]):
+        _operators.define(_schema)
