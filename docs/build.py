@@ -32,8 +32,8 @@ def stage(out: Path) -> Path:
     )
     for name in SHOWN:
         link = folder / name
-        if not link.is_symlink():
-            link.symlink_to(ROOT / name)
+        link.unlink(missing_ok=True)  # another checkout may have built here before
+        link.symlink_to(ROOT / name)
     return source
 
 

@@ -2,7 +2,8 @@
 
 ``{results} NAME`` draws the table that NAME below makes of its files, with a line that says where,
 when and on what they were measured; a file that is not there yet leaves a line that says so.
-``{value}`FILE path/in/the/file FORMAT``` is one number in a sentence.
+``{value}`FILE path/in/the/file FORMAT``` is one number in a sentence; FORMAT is Python's, or
+``sci`` (7·10⁻¹¹) or ``percent`` (4 %).
 """
 
 from __future__ import annotations
@@ -47,6 +48,13 @@ def scientific(value: float) -> str:
 
 def _raised(number: int) -> str:
     return str(number).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+STYLES: dict[str, Callable[[float], str]] = {"sci": scientific, "percent": percent}
 
 
 def mebibytes(count: float) -> str:
@@ -368,7 +376,8 @@ def _value(role: str, raw: str, text: str, line: int, inliner: Any, *_: Any, **_
     for part in place.split("/"):
         found = found[int(part)] if isinstance(found, list) else found[part.replace("·", " ")]
     inliner.document.settings.env.note_dependency(str(ROOT / file))
-    return [nodes.Text(format(found, style).replace("-", "−"))], []
+    written = STYLES[style](found) if style in STYLES else format(found, style)
+    return [nodes.Text(written.replace("-", "−"))], []
 
 
 def setup(app: Any) -> dict[str, bool]:
