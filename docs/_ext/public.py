@@ -27,7 +27,8 @@ OPEN = {
     "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
     "HeavyBall", "History", "Level", "LinearSolver", "Operator", "Saddle", "Composite",
     "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
-    "Linearisation", "LeastSquaresOutput", "MatrixGameOutput", "SparseCodingOutput", "OuterPath",
+    "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
+    "SparseCodingOutput", "OuterPath",
 }  # fmt: skip
 
 

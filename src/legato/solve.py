@@ -22,7 +22,7 @@ class Solution:
     """What :func:`solve` found, attached to the autograd graph.
 
     ``value`` is x, ``dual`` is y where there is one, ``state`` continues the iteration when passed
-    as x0. ``residual`` is the last relative change; ``converged`` is None where no tolerance was
+    as x0. ``residual`` is ‖xᴺ − xᴺ⁻¹‖/max(1, ‖xᴺ‖); ``converged`` is None where no tolerance was
     asked for. ``steps`` are the step sizes used. ``backward`` is filled by ``.backward()``.
     Reference: :func:`solve`.
 

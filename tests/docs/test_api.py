@@ -1,4 +1,4 @@
-"""Every public name has a sentence, a reference and an example, and the examples run."""
+"""Every public name has a sentence, an equation, a reference and an example that runs."""
 
 import doctest
 import importlib
@@ -26,6 +26,11 @@ IN_DOCSTRINGS = [
     "legato.diagnose",
     "legato.optim",
 ]
+# Records, files and switches, which have no equation of their own.
+NO_EQUATION = {
+    "Checkpoint", "Diagnosis", "Finding", "Fit", "History", "Recommendation", "Record",
+    "Reference", "Run", "Sign", "peak_bytes",
+}  # fmt: skip
 ON_PAGES = {
     "legato.nn": "nn.rst",
     "legato.sklearn": "sklearn.rst",
@@ -74,6 +79,12 @@ def run_examples(test):
     assert not runner.failures, "".join(said)
 
 
+def has_equation(text):
+    """Set apart, or in a sentence; what is code does not count."""
+    words = re.sub(r"``[^`]*``", "", text.split(">>>")[0])
+    return ".. math::" in words or bool(re.search(r"[=≤≥≈∼∈↦⟨‖]", words))
+
+
 @pytest.mark.parametrize(("module", "name"), NAMES, ids=lambda part: part)
 def test_docstring(module, name, world, diagnosis):
     thing = inspect.unwrap(getattr(find_module(module), name))
@@ -82,6 +93,7 @@ def test_docstring(module, name, world, diagnosis):
     sentence = re.split(r"\n\s*\n", text)[0].replace("\n", " ")
     assert sentence.rstrip().endswith((".", "?")), "the first paragraph is a sentence"
     assert "Reference:" in text, "where does it come from?"
+    assert has_equation(text) != (name in NO_EQUATION)
     parser = doctest.DocTestParser()
     run_examples(parser.get_doctest(text, world | {"diagnosis": diagnosis}, name, None, 0))
 
@@ -99,6 +111,13 @@ def test_docstring_of_a_layer(module, name, world):
     here = {other: getattr(find_module(module), other) for _, other in public(module)}
     text = inspect.getdoc(getattr(find_module(module), name))
     run_examples(doctest.DocTestParser().get_doctest(text, world | here, name, None, 0))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), public("legato.nn") + public("legato.sklearn"), ids=lambda part: part
+)
+def test_a_layer_says_where_it_comes_from(module, name):
+    assert "Reference:" in inspect.getdoc(getattr(find_module(module), name))
 
 
 @pytest.mark.parametrize("page", ["nn.rst", "sklearn.rst", "studies.rst", "errors.rst"])

@@ -46,7 +46,7 @@ class Stop:
 
 @dataclass
 class Trace:
-    """Objective and residual after each iteration, as tensors on the solver's device.
+    """E(xⁿ) and ‖xⁿ − xⁿ⁻¹‖/max(1, ‖xⁿ‖) after each iteration, as tensors on the solver's device.
 
     Reference: :func:`solve`, whose ``trace=True`` asks for it.
 
@@ -97,7 +97,7 @@ def run(
     trace: Trace | None = None,
     keep: int | None = None,
 ) -> Run:
-    """Iterate ``algorithm`` from ``state`` until ``stop``.
+    """Iterate ``algorithm`` from ``state`` until ``stop``: xⁿ⁺¹ = 𝒜(xⁿ, θ).
 
     ``keep`` asks for the last ``keep`` + 1 states, oldest first (for truncated differentiation).
     Reference: Section 4.2 of Ochs et al. (2016).

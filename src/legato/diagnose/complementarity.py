@@ -40,9 +40,9 @@ class Margin:
 
     In the Euclidean geometry it is the distance of the prox argument from the nearest kink of the
     prox. In an entropic one, where entries never arrive at the boundary, it is the smallest
-    1 − ratio over the entries on their way there, the ratio being that of ∇²ψ* in one iteration:
-    1 − exp(−α∂_if) under strict complementarity, and about 1/n without. Infinite where there is no
-    kink and no such entry.
+    1 − ratio over the entries on their way there, the ratio being that of ∇²ψ* in one iteration,
+    ≈ 1 − exp(−α∂_if) under strict complementarity, and about 1/n without. Infinite where there is
+    no kink and no such entry.
     Reference: :func:`legato.diagnose`.
 
     >>> diagnosis.facts.margin.strict

@@ -21,7 +21,7 @@ from legato.errors import LegatoError
 
 @dataclass(frozen=True)
 class Uniqueness:
-    """How far apart two runs from different starts ended, relative as residuals are.
+    """How far apart two runs from different starts ended, ‖x − x'‖ relative as residuals are.
 
     ``settled`` says that both had stopped moving, without which a distance means nothing.
     ``gap`` is the relative difference of their objectives, None where it is not known.

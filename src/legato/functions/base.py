@@ -32,7 +32,7 @@ class Split(NamedTuple):
 
 
 class Function(ABC):
-    """A convex function. What it can do depends on its kind.
+    """A convex function, g(tx + (1 − t)z) ≤ tg(x) + (1 − t)g(z); its kind says what it can do.
 
     Every function has a ``value``. Smooth ones have ``grad`` and a ``lipschitz`` constant;
     prox-friendly ones have an entry in the table of closed forms (:mod:`legato.functions.prox`);

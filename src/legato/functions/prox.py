@@ -102,7 +102,7 @@ def _missing(function: type[Function], geometry: type[Geometry]) -> str:
 
 
 def registered_pairs() -> list[tuple[type[Function], type[Geometry]]]:
-    """All (function, geometry) pairs with a closed form.
+    """All (function, geometry) pairs (g, ψ) with a closed form of argmin_x αg(x) + ψ(x) − ⟨y, x⟩.
 
     Reference: :func:`register_prox`, which adds to them.
 
@@ -113,7 +113,7 @@ def registered_pairs() -> list[tuple[type[Function], type[Geometry]]]:
 
 
 def mirror_prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
-    """∇ψ(P(y)): the prox point in mirror coordinates.
+    """∇ψ(P(y)): the prox point P(y) = argmin_x αg(x) + ψ(x) − ⟨y, x⟩ in mirror coordinates.
 
     What survives in float32 where the point itself has rounded to the boundary.
     Reference: Section 5.1 of Ochs et al. (2016), with errata 5.
@@ -324,7 +324,9 @@ def _clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
 
 
 def strong_convexity(geometry: Geometry, g: Function) -> float | None:
-    """A modulus of ψ on dom g with respect to the Euclidean norm, or None where there is none.
+    r"""A modulus of ψ on dom g with respect to the Euclidean norm, or None where there is none.
+
+    .. math:: D_ψ(x, z) ≥ \tfrac m2 ‖x − z‖² \quad\text{for } x, z ∈ \operatorname{dom} g
 
     Reference: Example 3 of Ochs et al. (2016), with errata 9.
 

@@ -2,12 +2,13 @@
 
 from legato.gradients.base import Backward, GradientStrategy
 from legato.gradients.conjugate_gradients import CG
-from legato.gradients.fixed_point import FixedPoint, Implicit, OneStep
+from legato.gradients.fixed_point import FixedPoint, FixedPointGradient, Implicit, OneStep
 from legato.gradients.forward import Forward
 from legato.gradients.linear_solvers import (
     GMRES,
     BiCGStab,
     DenseSolver,
+    LinearResult,
     LinearSolver,
     Neumann,
     random_vector,
@@ -24,9 +25,11 @@ __all__ = [
     "BiCGStab",
     "DenseSolver",
     "FixedPoint",
+    "FixedPointGradient",
     "Forward",
     "GradientStrategy",
     "Implicit",
+    "LinearResult",
     "LinearSolver",
     "Linearisation",
     "Neumann",

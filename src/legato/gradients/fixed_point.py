@@ -47,12 +47,18 @@ class FixedPointGradient(GradientStrategy):
 
     Memory does not grow with the number of iterations. The derivative is taken at the last iterate,
     in coordinates that are exact at boundary solutions (see ``Geometry.transport``).
+    A member says how the system is solved, in :meth:`adjoint`.
     Reference: Section 4.3 of Ochs et al. (2016), with errata 8 and 13.
+
+    >>> isinstance(lg.Implicit(), legato.gradients.FixedPointGradient)
+    True
+    >>> isinstance(lg.Unroll(), legato.gradients.FixedPointGradient)
+    False
     """
 
     @abstractmethod
     def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        """Solve (I − A_x)ᵀw = ξ for flat cotangents of the state."""
+        """Solve (I − A_x)ᵀw = ξ; the solution is flat, as ``linearisation.flat(xi)`` is."""
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         """Say what is wrong with a result, in words and numbers."""

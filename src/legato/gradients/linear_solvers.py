@@ -17,7 +17,15 @@ Product = Callable[[Tensor], Tensor]
 
 @dataclass
 class LinearResult:
-    """A solution with its certificate; ``residual`` is relative to ‖ξ‖."""
+    """A solution of (I − M)w = ξ with its certificate: ``residual`` is ‖ξ − (I − M)w‖/‖ξ‖.
+
+    ``converged``: the residual is what was asked for. Reference: :class:`LinearSolver`.
+
+    >>> M = torch.diag(torch.tensor([0.5, 0.25]))
+    >>> result = lg.GMRES().solve(lambda w: M @ w, torch.ones(2))
+    >>> result.converged, result.residual < 1e-6, result.iterations
+    (True, True, 2)
+    """
 
     solution: Tensor
     residual: float
@@ -51,7 +59,9 @@ def relative_residual(product: Product, w: Tensor, xi: Tensor) -> float:
 
 
 def spectral_radius(product: Product, start: Tensor, iterations: int = 100) -> float:
-    """The modulus of the dominant eigenvalue of M that ``start`` excites, by power iteration.
+    r"""The modulus of the dominant eigenvalue of M that ``start`` excites, by power iteration.
+
+    .. math:: ρ = \lim_{n → ∞} \big(‖M^{2n} v‖ / ‖M^n v‖\big)^{1/n}
 
     The growth is averaged over the second half of the iterations, which also settles complex pairs.
     What has decayed below √eps of the start is rounding and is not looked at: eigenvalues that
@@ -73,7 +83,7 @@ def spectral_radius(product: Product, start: Tensor, iterations: int = 100) -> f
 
 
 def random_vector(like: Tensor) -> Tensor:
-    """A reproducible start for power iterations and probes.
+    """A reproducible start for power iterations and probes: independent v_i ∼ N(0, 1).
 
     Reference: Kuczyński and Woźniakowski (1992), random starts.
 
@@ -200,7 +210,7 @@ class _HessenbergFit:
 
 @dataclass(frozen=True)
 class BiCGStab(LinearSolver):
-    """Stabilised bi-conjugate gradients: short recurrences for any I − M.
+    """Stabilised bi-conjugate gradients: (I − M)w = ξ by short recurrences, for any I − M.
 
     Reference: van der Vorst (1992).
 
@@ -310,7 +320,7 @@ def _decay(sizes: list[float]) -> float:
 
 @dataclass(frozen=True)
 class DenseSolver(LinearSolver):
-    """The matrix I − M written out and factorised; for small problems and for checking others.
+    """The matrix I − M written out and factorised, w = (I − M)⁻¹ξ: small problems, and checks.
 
     Reference: Golub and Van Loan, *Matrix Computations*.
 

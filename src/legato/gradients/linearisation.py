@@ -51,6 +51,10 @@ class Linearisation:
         pulled = _pull_back(self._outputs, self._inputs, tree.leaves(cotangent))
         return tree.rebuild(self.state, pulled)
 
+    def flat(self, cotangent: Var) -> Tensor:
+        """A cotangent of the state as one vector, which is what ``transposed`` takes."""
+        return tree.flatten(cotangent)
+
     def transposed(self, w: Tensor) -> Tensor:
         r"""A_xᵀ as the fixed-point family needs it, on flat cotangents of mirror coordinates.
 

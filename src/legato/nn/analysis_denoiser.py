@@ -33,7 +33,7 @@ class AnalysisDenoiserOutput:
     """What :class:`AnalysisDenoiser` returns; all but the gap is attached to the graph.
 
     ``value`` is x, the last iterate; ``dual`` is p (B, K, H, W), |p_k| ≤ λ_k; ``problem`` is what
-    was solved, without the constant ½‖y‖².
+    was solved, without the constant ½‖y‖². Reference: :class:`AnalysisDenoiser`.
     """
 
     value: Tensor

@@ -24,6 +24,8 @@ from legato.solve import Solution
 class LeastSquaresOutput:
     """What the two layers return: ``value`` is x; ``solution`` is the report of the solve.
 
+    Reference: :class:`SimplexLeastSquares`, :class:`NonNegativeLeastSquares`.
+
     >>> output = SimplexLeastSquares()(torch.eye(2), torch.tensor([3.0, 0.0]))
     >>> float(output.violation) < 1e-6
     True

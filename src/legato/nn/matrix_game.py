@@ -25,6 +25,7 @@ class MatrixGameOutput:
     """What :class:`MatrixGame` returns; all but the gap is attached to the graph.
 
     ``row`` is x (…, m), ``column`` is y (…, n): one mixed strategy each.
+    Reference: :class:`MatrixGame`.
 
     >>> output = MatrixGame()(torch.tensor([[1.0, 2.0], [4.0, 3.0]]))
     >>> output.value.shape, bool(output.gap < 1e-3)

@@ -33,7 +33,10 @@ LONG_SOLVE = 200
 
 
 class PottsState(NamedTuple):
-    """Mirror variables to start another solve from: a (B, L, *spatial), b (B, L, E, *spatial)."""
+    """Mirror variables to start another solve from: a (B, L, *spatial), b (B, L, E, *spatial).
+
+    u = softmax(a) over the labels and p = tanh(b). Reference: :class:`Potts`.
+    """
 
     mirror: Tensor
     dual: Tensor
@@ -46,6 +49,7 @@ class PottsOutput:
     ``probabilities`` is u, the last or the averaged iterate; ``state`` starts another solve;
     ``kernel`` names the implementation that ran. The other fields are the data of the ``problem``
     that was solved. What not everybody needs is computed when it is asked for.
+    Reference: :class:`Potts`.
     """
 
     probabilities: Tensor

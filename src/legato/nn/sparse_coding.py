@@ -26,6 +26,7 @@ class SparseCodingOutput:
 
     ``value`` is z (…, atoms); ``solution`` is what :func:`legato.solve` reported, its ``backward``
     filled by ``.backward()``. The other fields are the data of the ``problem`` that was solved.
+    Reference: :class:`SparseCoding`.
 
     >>> output = SparseCoding(5, 3, iterations=500)(torch.randn(4, 3))
     >>> output.reconstruction.shape, bool(output.gap.max() < 1e-2)

@@ -33,7 +33,7 @@ class TotalVariationOutput:
 
     ``value`` is u, the last iterate; ``dual`` is p (B, C, E, *spatial), with u = y − ∇ᵀp, which
     also starts another solve; ``kernel`` names the implementation that ran. The other fields are
-    the data of the ``problem`` that was solved.
+    the data of the ``problem`` that was solved. Reference: :class:`TotalVariation`.
     """
 
     value: Tensor
