@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from docutils import nodes
@@ -179,7 +180,9 @@ def potts_cpu() -> Table:
 
 def tv() -> Table:
     found = load(TV_CPU)
-    rows = [
+    floor = found["floor_ms"]["forward, one pass over memory an iteration"]
+    rows: list[tuple[str, ...]] = [("both", "floor", milliseconds(floor), "–")]
+    rows += [
         (kind, who, *(milliseconds(found[kind][what][who]["ms"]) for what in BOTH))
         for kind in ("anisotropic", "isotropic")
         for who in found[kind]["forward"]
@@ -206,6 +209,23 @@ def segment() -> Table:
     ]
     head = ("row", "what", "test accuracy, %", "test IoU, %", "gain in IoU")
     return Table(head, rows, (0, 1), (SEGMENT,))
+
+
+ITERATIONS = "experiments/segment/iterations/results.json"
+
+
+def iterations() -> Table:
+    points = load(ITERATIONS)["points"]
+    rows = []
+    for count in sorted({p["iterations"] for p in points}):
+        cells = [str(count)]
+        for average in (False, True):
+            some = [p for p in points if (p["average"], p["iterations"]) == (average, count)]
+            loss, accuracy = (fmean(p[key] for p in some) for key in ("loss", "accuracy"))
+            cells += [f"{loss:.4f}", f"{accuracy:.2f}"]
+        rows.append(tuple(cells))
+    head = ("inner iterations", "last: loss", "accuracy, %", "average: loss", "accuracy, %")
+    return Table(head, rows, (), (ITERATIONS,))
 
 
 TOY = "experiments/toy/results.json"
@@ -254,6 +274,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "potts-cpu": potts_cpu,
     "tv": tv,
     "segment": segment,
+    "iterations": iterations,
     "toy": toy,
     "coming-from": coming_from,
 }

@@ -60,7 +60,17 @@ def test_tables_come_from_result_files(site):
 
 @pytest.mark.parametrize(
     "name",
-    ["loop", "potts-gpu", "potts-cpu", "tv", "segment", "toy", "scaling-cpu", "coming-from"],
+    [
+        "loop",
+        "potts-gpu",
+        "potts-cpu",
+        "tv",
+        "segment",
+        "iterations",
+        "toy",
+        "scaling-cpu",
+        "coming-from",
+    ],
 )
 def test_tables_have_full_rows(name):
     pytest.importorskip("docutils", reason="the site is built by the packages of legato[docs]")
