@@ -25,6 +25,7 @@ _FISTA = ("custom_root, FISTA 1000, default", "custom_root, FISTA 1000, CG 1e-10
 _LBFGS = ("custom_root, L-BFGS, default", "custom_root, L-BFGS, CG 1e-10")
 _QPLAYER = ("QPLayer, default", "QPLayer, backward tolerances 1e-9")
 _CONES = ("default solver", "Clarabel")
+_BY_LSMR = "SCS, eps 1e-8, backward by lsmr"
 
 
 def _fixed_point(iterations: int) -> tuple[str, ...]:
@@ -45,6 +46,7 @@ def _equilibrium(iterations: int) -> tuple[str, ...]:
 
 
 _IMPLICIT = ("Implicit, tol 1e-4", "Implicit, tol 1e-6", "Implicit, tol 1e-10")
+_FEW = ("Implicit, 100 iterations, tol 1e-3", "Unroll, 100 iterations")
 
 TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     "lasso": {
@@ -77,7 +79,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "jaxopt": ("projection_simplex",),
         "entmax": ("sparsemax",),
         "proxsuite": _QPLAYER,
-        "cvxpylayers": _CONES,
+        "cvxpylayers": (*_CONES, _BY_LSMR),
     },
     "simplex_least_squares": {
         "legato": (*_IMPLICIT, "Implicit, Entropy, tol 1e-6"),
@@ -94,23 +96,23 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "legato": _IMPLICIT,
         "jaxopt": ("ProjectedGradient, default", "ProjectedGradient, tol 1e-8"),
         "proxsuite": _QPLAYER,
-        "cvxpylayers": ("default solver", "SCS, eps 1e-8", "Clarabel"),
+        "cvxpylayers": ("default solver", "SCS, eps 1e-8", _BY_LSMR, "Clarabel"),
     },
     "tv1d": {
-        "legato": ("TotalVariation, Unroll 4000", "TotalVariation, Implicit 4000"),
+        "legato": ("TotalVariation, Unroll 2000", "TotalVariation, Implicit 2000"),
         "jaxopt": _fixed_point(4000),
         "torchdeq": _equilibrium(4000),
         "deepinv": ("TVDenoiser, default", "TVDenoiser, 2000 iterations"),
         "prox_tv": ("tv1_1d",),
     },
     "tv2d": {
-        "legato": ("TotalVariation, Unroll 5000", "TotalVariation, Implicit 5000"),
+        "legato": ("TotalVariation, Unroll 2000", "TotalVariation, Implicit 1000"),
         "jaxopt": _fixed_point(3000),
         "torchdeq": _equilibrium(2000),
         "prox_tv": ("tv1_2d, default", "tv1_2d, 1000 iterations"),
     },
     "tv2d_isotropic": {
-        "legato": ("TotalVariation, Unroll 1000", "TotalVariation, Implicit 1000"),
+        "legato": ("TotalVariation, Unroll 2000", "TotalVariation, Implicit 1000"),
         "jaxopt": _fixed_point(1000),
         "torchdeq": _equilibrium(1000),
         "deepinv": (
@@ -121,14 +123,14 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "potts64": {
-        "legato": ("Implicit, 1000 iterations", "Unroll, 1000 iterations"),
+        "legato": (*_FEW, "Implicit, 1000 iterations", "Unroll, 1000 iterations"),
         "unrolled": ("100 iterations", "1000 iterations"),
         "jaxopt": _fixed_point(1000),
         "torchdeq": _equilibrium(1000),
         "cvxpylayers": _CONES,
     },
     "potts256": {
-        "legato": ("Implicit, 500 iterations", "Unroll, 300 iterations"),
+        "legato": (*_FEW, "Implicit, 500 iterations", "Unroll, 300 iterations"),
         "unrolled": ("100 iterations", "300 iterations"),
         "jaxopt": _fixed_point(500),
         "torchdeq": _equilibrium(500),

@@ -117,10 +117,21 @@ def _potts(problem: str, gradient: Any, stop: lg.Stop):  # type: ignore[no-untyp
 
 def _tolerance(tol: float, iterations: int = 5000) -> tuple[lg.Implicit, lg.Stop]:
     """The same tolerance for the solve and for its adjoint; the residual is read now and then."""
-    return lg.Implicit(lg.GMRES(tol=tol)), lg.Stop(iterations, tol=tol, every=10)
+    return lg.Implicit(lg.CG(tol=tol)), lg.Stop(iterations, tol=tol, every=10)
+
+
+def _few(problem: str):  # type: ignore[no-untyped-def]
+    """As many iterations as one would unroll by hand, and an adjoint to match."""
+    return {
+        "Implicit, 100 iterations, tol 1e-3": _potts(
+            problem, lg.Implicit(lg.GMRES(tol=1e-3)), lg.Stop(100)
+        ),
+        "Unroll, 100 iterations": _potts(problem, lg.Unroll(), lg.Stop(100)),
+    }
 
 
 _TOLERANCES = {"Implicit, tol 1e-4": 1e-4, "Implicit, tol 1e-6": 1e-6, "Implicit, tol 1e-10": 1e-10}
+_FLAT = lg.Implicit(lg.CG(tol=1e-6, iterations=2000))
 _SLOW = lg.Implicit(lg.GMRES(tol=1e-8, iterations=1000))
 _SHORT = lg.Implicit(lg.BiCGStab(tol=1e-8, iterations=2000))  # no basis: cheap for many unknowns
 
@@ -144,7 +155,10 @@ METHODS: Methods = {
     }
     | {
         "Implicit, Entropy, tol 1e-6": _batched(
-            "simplex_least_squares", lg.Entropy(), *_tolerance(1e-6)
+            "simplex_least_squares",
+            lg.Entropy(),
+            lg.Implicit(lg.GMRES(tol=1e-6)),
+            lg.Stop(5000, tol=1e-6, every=10),
         )
     },
     "nnls": {
@@ -152,23 +166,25 @@ METHODS: Methods = {
         for name, tol in _TOLERANCES.items()
     },
     "tv1d": {
-        "TotalVariation, Unroll 4000": _total_variation("tv1d", 4000, lg.Unroll()),
-        "TotalVariation, Implicit 4000": _total_variation("tv1d", 4000, _SHORT),
+        "TotalVariation, Unroll 2000": _total_variation("tv1d", 2000, lg.Unroll()),
+        "TotalVariation, Implicit 2000": _total_variation("tv1d", 2000, _FLAT),
     },
     "tv2d": {
-        "TotalVariation, Unroll 5000": _total_variation("tv2d", 5000, lg.Unroll()),
-        "TotalVariation, Implicit 5000": _total_variation("tv2d", 5000, _SHORT),
+        "TotalVariation, Unroll 2000": _total_variation("tv2d", 2000, lg.Unroll()),
+        "TotalVariation, Implicit 1000": _total_variation("tv2d", 1000, _FLAT),
     },
     "tv2d_isotropic": {
-        "TotalVariation, Unroll 1000": _total_variation("tv2d_isotropic", 1000, lg.Unroll()),
+        "TotalVariation, Unroll 2000": _total_variation("tv2d_isotropic", 2000, lg.Unroll()),
         "TotalVariation, Implicit 1000": _total_variation("tv2d_isotropic", 1000, _SHORT),
     },
     "potts64": {
         "Implicit, 1000 iterations": _potts("potts64", _SLOW, lg.Stop(1000)),
         "Unroll, 1000 iterations": _potts("potts64", lg.Unroll(), lg.Stop(1000)),
+        **_few("potts64"),
     },
     "potts256": {
         "Implicit, 500 iterations": _potts("potts256", _SLOW, lg.Stop(500)),
         "Unroll, 300 iterations": _potts("potts256", lg.Unroll(), lg.Stop(300)),
+        **_few("potts256"),
     },
 }

@@ -220,17 +220,34 @@ def _(g: L2Ball, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     """Projection onto the simplex: subtract the threshold that makes the positive part sum to 1."""
     y = y - y.detach().amax(g.dim, keepdim=True)  # projections do not see constants; rounding does
-    ordered = y.detach().sort(dim=g.dim, descending=True).values
-    shape = [1] * y.ndim
-    shape[g.dim] = -1
-    rank = torch.arange(1, y.shape[g.dim] + 1, device=y.device, dtype=y.dtype).reshape(shape)
-    inside = ordered * rank > ordered.cumsum(g.dim) - 1
-    size = inside.sum(g.dim, keepdim=True)
-    smallest = ordered.gather(g.dim, size - 1)
-    support = y.detach() >= smallest
+    threshold = _simplex_threshold(y.detach(), g.dim)
+    if not y.requires_grad or not torch.is_grad_enabled():
+        return torch.clamp(y - threshold, min=0)
+    support = y.detach() > threshold
     total = torch.where(support, y, torch.zeros_like(y)).sum(g.dim, keepdim=True)
     threshold = (total - 1) / support.sum(g.dim, keepdim=True)
     return torch.where(support, y - threshold, torch.zeros_like(y))
+
+
+def _simplex_threshold(y: Tensor, dim: int) -> Tensor:
+    """τ with Σ max(y − τ, 0) = 1, which is the largest (y₍₁₎ + … + y₍ₖ₎ − 1)/k of the sorted y."""
+    count = y.shape[dim]
+    if count <= 4:  # exchanging neighbours is several times faster than a sort of so few
+        parts = list(y.unbind(dim))
+        for last in range(count - 1, 0, -1):
+            for k in range(last):
+                a, b = parts[k], parts[k + 1]
+                parts[k], parts[k + 1] = torch.maximum(a, b), torch.minimum(a, b)
+        total, threshold = parts[0], parts[0] - 1
+        for k in range(1, count):
+            total = total + parts[k]
+            threshold = torch.maximum(threshold, (total - 1) / (k + 1))
+        return threshold.unsqueeze(dim)
+    ordered = y.sort(dim=dim, descending=True).values
+    shape = [1] * y.ndim
+    shape[dim] = -1
+    rank = torch.arange(1, count + 1, device=y.device, dtype=y.dtype).reshape(shape)
+    return ((ordered.cumsum(dim) - 1) / rank).amax(dim, keepdim=True)
 
 
 # --- entropies ------------------------------------------------------------------------------------
