@@ -212,7 +212,15 @@ def layers() -> dict[str, Subject]:
         ),
         "NonNegativeLeastSquares, entropy": _layer(
             nn.NonNegativeLeastSquares(geometry=lg.Entropy()), least, lambda o: o.value,
-            "operator", "data",
+            "operator", "data", homogeneous=("operator", "data"), degree=0,
+        ),
+        "NonNegativeLeastSquares, entropy, Implicit": _layer(
+            nn.NonNegativeLeastSquares(600, geometry=lg.Entropy(), gradient=lg.Implicit()), least,
+            lambda o: o.value, "operator", "data", homogeneous=("data",),
+        ),
+        "NonNegativeLeastSquares, Burg": _layer(
+            nn.NonNegativeLeastSquares(geometry=lg.Burg()), least, lambda o: o.value,
+            "operator", "data", homogeneous=("data",),
         ),
         "SimplexLeastSquares": _layer(
             nn.SimplexLeastSquares(), least, lambda o: o.value, "operator", "data",

@@ -6,6 +6,7 @@ that is finite but wrong is a finding as well.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -191,6 +192,28 @@ def test_solutions_scale_with_their_problems(name, dtype, tally, clock):
                 tally.finding(
                     "silently wrong", f"{name}; {dtype}, scaled by {s:g}; {key} by {ratio:.3g}"
                 )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", [n for n in SUBJECTS if "LeastSquares" in n])
+def test_operators_and_data_of_different_sizes(name, dtype, tally, clock):
+    """Also where the size of one is no number of the precision that the other's is squared in."""
+    in_time(clock, tally)
+    subject = SUBJECTS[name]
+    for sizes in itertools.product([1e-30, 1e-20, 1e-10, 1e10, 1e20, 1e30], repeat=2):
+        pairs = zip(_cast(subject, dtype).items(), sizes, strict=True)
+        inputs = {k: v * s for (k, v), s in pairs}
+        what = " and ".join(f"{k} times {s:g}" for k, s in zip(inputs, sizes, strict=True))
+        result = compute(subject, inputs)
+        if not judge(tally, name, f"{dtype}, {what}", result) or dtype == torch.float64:
+            continue
+        right = compute(subject, {k: v.double() for k, v in inputs.items()})
+        if result.said or right.said or right.value is None or not right.finite:
+            continue
+        tally.count("comparisons")
+        assert result.value is not None
+        if float(right.value.abs().max()) > 1e-30 and not _same(result.value, right.value):
+            tally.finding("silently wrong", f"{name}; {dtype}, {what}")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -51,6 +51,10 @@ class NonContractiveWarning(LegatoWarning):
     """The iteration does not contract at its solution: the gradient should not be trusted."""
 
 
+class NonFiniteGradientWarning(LegatoWarning):
+    """A gradient holds NaN or infinity, mostly because it is too large for its precision."""
+
+
 class ClosureError(InputError):
     """A closure is missing, returned no loss, or did not call backward."""
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import legato as lg
 from legato import _tree as tree
-from legato.operators.base import Composition
+from legato.operators.base import Composition, lanczos_norm
 from makers import OPERATOR_TYPES, operators, rand, randn
 
 NAMES = list(operators())
@@ -180,3 +180,13 @@ def test_extreme_scales_through_every_operator(name, scale, dtype):
     torch.testing.assert_close(
         image / scale, unit, rtol=1e-4, atol=1e-4 * float(unit.abs().max()) + 1e-30
     )
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+def test_norms_scale_where_their_squares_are_no_numbers(size):
+    A = randn(9, 4, seed=1).float()
+    true = size * float(torch.linalg.matrix_norm(A, ord=2))
+    like = torch.zeros(4)
+    assert float(lanczos_norm(lg.Dense(size * A), like)) == pytest.approx(true, rel=0.02, abs=0)
+    stack = lg.Stack(lg.Dense(size * A), lg.Dense(size * A))
+    assert float(stack.norm(like)) == pytest.approx(2**0.5 * true, rel=1e-4, abs=0)

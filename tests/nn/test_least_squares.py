@@ -176,3 +176,90 @@ def test_data_too_small_for_a_step(geometry: lg.Geometry) -> None:
     torch.testing.assert_close(layer(1e-15 * matrix, 1e-15 * data).value, right)
     with pytest.raises(errors.StepError, match="float64"):
         layer(1e-20 * matrix, 1e-20 * data)
+
+
+# --- sizes far from 1 -----------------------------------------------------------------------------
+
+SIZES = [1e-30, 1e-20, 1e-10, 1e10, 1e20, 1e30]
+
+
+def _value_and_gradients(
+    layer: NonNegativeLeastSquares, size: float, of_data: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    matrix = (size * A).to(dtype).requires_grad_()
+    data = (of_data * B).to(dtype).requires_grad_()
+    value = layer(matrix, data).value
+    slopes = torch.cos(torch.arange(value.numel(), dtype=dtype)).reshape(value.shape)
+    return value.detach(), *torch.autograd.grad(value, (matrix, data), slopes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("geometry", [lg.Entropy(), lg.Burg()], ids=repr)
+@pytest.mark.parametrize("size", SIZES)
+def test_small_and_large_operators_and_data(
+    size: float, geometry: lg.Geometry, dtype: torch.dtype
+) -> None:
+    """x(sA, sb) = x(A, b), and both derivatives are 1/s times as large."""
+    layer = NonNegativeLeastSquares(50, geometry=geometry)
+    value, of_matrix, of_data = _value_and_gradients(layer, 1.0, 1.0, dtype)
+    found = _value_and_gradients(layer, size, size, dtype)
+    close = {"rtol": 2e-3, "atol": 2e-4}
+    torch.testing.assert_close(found[0], value, **close)
+    torch.testing.assert_close(found[1] * size, of_matrix, **close)
+    torch.testing.assert_close(found[2] * size, of_data, **close)
+
+
+@pytest.mark.filterwarnings("ignore::legato.errors.NonFiniteGradientWarning")
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e-10, 1e10, 1e20])
+def test_small_and_large_operators(size: float) -> None:
+    """x(sA, b) = x(A, b)/s: that of the data stays a number where that of the operator does not."""
+    layer = NonNegativeLeastSquares(50, geometry=lg.Entropy())
+    value, _, of_data = _value_and_gradients(layer, 1.0, 1.0, torch.float32)
+    found = _value_and_gradients(layer, size, 1.0, torch.float32)
+    torch.testing.assert_close(found[0] * size, value, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(found[2] * size, of_data, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20])
+def test_a_gradient_too_large_for_its_precision_is_warned_about(size: float) -> None:
+    """dx/dA is of size 1/s², which float64 holds and float32 does not."""
+    layer = NonNegativeLeastSquares(50, geometry=lg.Entropy())
+    with pytest.warns(errors.NonFiniteGradientWarning, match=r"operator holds .*float32"):
+        _value_and_gradients(layer, size, 1.0, torch.float32)
+    assert all(bool(torch.isfinite(t).all()) for t in _value_and_gradients(layer, size, 1, A.dtype))
+
+
+def test_a_euclidean_gradient_too_large_is_warned_about() -> None:
+    with pytest.warns(errors.NonFiniteGradientWarning, match="operator holds"):
+        _value_and_gradients(NonNegativeLeastSquares(50), 1e-10, 1e20, torch.float32)
+
+
+def test_solutions_that_are_no_numbers_are_refused() -> None:
+    layer = NonNegativeLeastSquares(geometry=lg.Entropy())
+    for size, of_data in ((1e-30, 1e30), (1e30, 1e-30)):
+        with pytest.raises(errors.StepError, match=r"no number of torch.float32.*float64"):
+            layer(size * A.float(), of_data * B.float())
+
+
+def test_a_start_is_measured_in_the_units_of_the_data() -> None:
+    layer = NonNegativeLeastSquares(2000, geometry=lg.Entropy(), tol=1e-9)
+    cold = layer(1e-12 * A, B)
+    warm = layer(1e-12 * A, B, cold.value)
+    assert warm.solution.iterations < cold.solution.iterations / 2
+    torch.testing.assert_close(warm.solution.value, warm.value)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20])
+def test_other_operators_have_units_too(size: float) -> None:
+    layer = NonNegativeLeastSquares(50, geometry=lg.Entropy())
+    kernel = rand(1, 1, 3, seed=5).float()
+    data = lg.Convolution(kernel)(rand(2, 1, 12, seed=6).float())
+    right = layer(lg.Convolution(kernel), data).value
+    for scaled in (lg.Convolution(size * kernel), size * lg.Convolution(kernel)):
+        found = layer(scaled, size * data).value
+        torch.testing.assert_close(found, right, rtol=2e-3, atol=2e-4)
+
+
+def test_a_projection_that_overflows_is_divergence() -> None:
+    with pytest.raises(errors.DivergenceError, match="float64"):
+        SimplexLeastSquares()(1e-10 * A.float(), 1e30 * B.float())

@@ -202,3 +202,33 @@ def test_zero_weights_decouple_the_pixels():
     algorithm = lg.PrimalDual(0.2, 0.2, lg.Entropy(), lg.Interval(-1.0, 1.0))
     x = solve(problem, algorithm, stop=lg.Stop(10))
     torch.testing.assert_close(x, torch.softmax(-10 * 0.2 * c, dim=-3))
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-15, 1e10, 1e18])
+def test_backtracking_where_squares_over_and_underflow(size):
+    """x(A, s·b) = s·x(A, b), with steps of the same size."""
+    data = rand(12, seed=3).float()
+    found = {}
+    for s in (1.0, size):
+        problem = lg.Composite(lg.LeastSquares(A.float(), s * data), lg.NonNegative())
+        algorithm = lg.ForwardBackward(lg.Backtracking(initial=1e3))
+        found[s] = lg.solve(problem, algorithm, stop=lg.Stop(300))
+    torch.testing.assert_close(found[size].value / size, found[1.0].value, rtol=1e-3, atol=1e-4)
+    ratio = float(found[size].steps["step"] / found[1.0].steps["step"])
+    assert 0.24 < ratio < 4.1
+
+
+def test_backtracking_refuses_a_step_whose_own_test_overflows():
+    """inf ≤ inf is no descent: this step was accepted, and the value was off by all its digits."""
+    small = torch.float32
+    problem = lg.Composite(lg.LeastSquares(1e10 * A.to(small), 1e10 * b.to(small)))
+    found = lg.solve(problem, lg.ForwardBackward(lg.Backtracking()), stop=lg.Stop(3000)).value
+    right = torch.linalg.lstsq(A, b.unsqueeze(-1)).solution[:, 0]
+    torch.testing.assert_close(found.double(), right, rtol=1e-3, atol=1e-4)
+
+
+def test_an_entropic_solution_that_is_no_number_is_refused():
+    """exp saturates in float32 at e⁸⁸, where its derivative is zero."""
+    problem = lg.Composite(lg.Linear(-torch.ones(2)), lg.NonNegative())  # it has no solution at all
+    with pytest.raises(lg.errors.DomainError, match="float64"):
+        lg.solve(problem, lg.ForwardBackward(1.0, lg.Entropy()), stop=lg.Stop(100))

@@ -63,3 +63,10 @@ def test_a_system_without_solution_says_so():
     found = lg.GMRES(1e-12).solve(lambda w: P @ w, torch.ones(3).double())
     assert not found.converged
     assert found.residual == pytest.approx(3**-0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("solver", [lg.GMRES(), lg.DenseSolver()], ids=repr)
+def test_products_that_are_no_numbers_are_refused(solver):
+    """LAPACK would end in an internal error, or not at all."""
+    with pytest.raises(lg.errors.GradientError, match="float64"):
+        solver.solve(lambda w: w / 0, torch.ones(3).double())

@@ -279,11 +279,19 @@ class ForwardBackward(Algorithm):
                 if _is_rounding(move, x):  # it says nothing about the step
                     return alpha
                 allowed = self.geometry.distance(trial, x) / alpha
-                if not bool(allowed > _visible(value)):
-                    # Distances cancel too; half the symmetric one is the same without.
-                    turn = tree_map(torch.sub, moved, y)
-                    allowed = torch.minimum(0.5 * tree.inner(turn, move) / alpha, _visible(value))
-                if bool(_excess(problem, value, gradient, trial, move, allowed) <= allowed):
+                if bool(_visible(value) < allowed) and bool(allowed < torch.inf):
+                    excess = problem.smooth.value(trial) - value - tree.inner(gradient, move)
+                else:
+                    # It cannot be told from rounding. There f is as good as quadratic: both sides
+                    # are half of a symmetric difference, which does not cancel, along a unit move,
+                    # for squares of small and large ones are zero and infinite.
+                    size = _largest(move)
+                    unit = _divided(move, size)
+                    turn = tree_map(torch.sub, problem.smooth.grad(trial), gradient)
+                    excess = tree.inner(turn, unit)
+                    allowed = tree.inner(tree_map(torch.sub, moved, y), unit) / alpha
+                    allowed = torch.minimum(allowed, 2 * _visible(value) / size)
+                if bool(excess <= allowed) and bool(allowed < torch.inf):
                     return alpha
                 alpha = alpha * rule.shrink
         raise StepError(
@@ -344,20 +352,6 @@ def _turned(ahead: Var, new: Var, before: Var, after: Var, like: Tensor) -> Tens
     return torch.stack(parts).sum(0) > 0
 
 
-def _excess(
-    problem: Composite, value: Tensor, gradient: Var, trial: Var, move: Var, allowed: Tensor
-) -> Tensor:
-    """f(x⁺) − f(x) − ⟨∇f(x), x⁺ − x⟩, where it can be told from rounding.
-
-    Where it cannot, f is as good as quadratic, and half of ⟨∇f(x⁺) − ∇f(x), x⁺ − x⟩ is the same
-    without the cancellation.
-    """
-    if not bool(allowed <= _visible(value)):
-        return problem.smooth.value(trial) - value - tree.inner(gradient, move)
-    turn = tree_map(torch.sub, problem.smooth.grad(trial), gradient)
-    return 0.5 * tree.inner(turn, move)
-
-
 def _visible(value: Tensor) -> Tensor:
     """The size from which a difference of values can be told from rounding."""
     return torch.finfo(value.dtype).eps ** 0.5 * (1 + value.abs())
@@ -365,4 +359,12 @@ def _visible(value: Tensor) -> Tensor:
 
 def _is_rounding(move: Var, x: Var) -> bool:
     eps = torch.finfo(tree.leaves(x)[0].dtype).eps
-    return bool(tree.norm(move) <= 8 * eps * tree.norm(x))
+    return bool(_largest(move) <= 8 * eps * _largest(x))
+
+
+def _divided(move: Var, size: Tensor) -> Var:
+    return tree_map(lambda t: t / size, move)
+
+
+def _largest(x: Var) -> Tensor:
+    return torch.stack([t.abs().amax() for t in tree.leaves(x)]).amax()

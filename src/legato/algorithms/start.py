@@ -81,7 +81,8 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
     if not bool(geometry.mirror_interior(y).all()):
         raise DomainError(
             f"{who} left the range of ∇ψ of {geometry!r}: a subproblem has no solution because the "
-            "step is too large. Try a smaller step."
+            "step is too large, or one that is too large for its precision. Try a smaller step, or "
+            "float64."
         )
 
 

@@ -223,7 +223,7 @@ def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     threshold = _simplex_threshold(y.detach(), g.dim)
     if not y.requires_grad or not torch.is_grad_enabled():
         return torch.clamp(y - threshold, min=0)
-    support = y.detach() > threshold
+    support = ~(y.detach() <= threshold)  # so that NaN stays NaN
     total = torch.where(support, y, torch.zeros_like(y)).sum(g.dim, keepdim=True)
     threshold = (total - 1) / support.sum(g.dim, keepdim=True)
     return torch.where(support, y - threshold, torch.zeros_like(y))

@@ -104,5 +104,9 @@ class Geometry(ABC):
 
 def bounded_exp(t: Tensor) -> Tensor:
     """exp(t), saturating at the largest finite number instead of overflowing."""
-    limit = 88.0 if t.dtype == torch.float32 else 709.0
-    return torch.exp(torch.clamp(t, max=limit))
+    return torch.exp(torch.clamp(t, max=exp_limit(t.dtype)))
+
+
+def exp_limit(dtype: torch.dtype) -> float:
+    """From where on exp(t) is no number any more."""
+    return 88.0 if dtype == torch.float32 else 709.0

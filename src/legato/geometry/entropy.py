@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from legato._tree import Var
-from legato.geometry.base import Geometry, bounded_exp
+from legato.geometry.base import Geometry, bounded_exp, exp_limit
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -41,6 +41,10 @@ class Entropy(Geometry):
 
     def interior(self, x: Var) -> Tensor:
         return (x > 0) & torch.isfinite(x)
+
+    def mirror_interior(self, y: Var) -> Tensor:
+        # Beyond, unmirror saturates, and its derivative is zero.
+        return torch.isfinite(y) & (y - 1 <= exp_limit(y.dtype))
 
     def metric(self, y: Var, v: Var) -> Var:
         return self.unmirror(y) * v

@@ -71,7 +71,7 @@ class CG(LinearSolver):
             previous, residual = residual, float(torch.linalg.vector_norm(r)) / size
             if not residual < 0.9 * previous:
                 break
-        if residual > 2 * tol or not radius < 1:  # spoiled coefficients, or none: ask the map
+        if not (residual <= 2 * tol and radius < 1):  # spoiled coefficients, or none: ask the map
             radius = spectral_radius(lambda v: product(metric(v)), xi, 20)
         return LinearResult(w, residual, count, residual <= 2 * tol, radius)
 

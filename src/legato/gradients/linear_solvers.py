@@ -102,6 +102,16 @@ def require_sound(tol: float, maximum: int) -> None:
         )
 
 
+def _require_numbers(products: Tensor) -> None:
+    """Refuse a map whose products are NaN or infinite, of which no solver can make anything."""
+    if not bool(torch.isfinite(products).all()):
+        raise GradientError(
+            "The derivative of the step at the solution holds NaN or infinite values: a step or "
+            "the data are too large or too small for their precision, or a callable is not "
+            "differentiable there. Scale the data to the size of 1, or use float64."
+        )
+
+
 def nothing(xi: Tensor) -> LinearResult:
     """The answer to ξ = 0."""
     return LinearResult(torch.zeros_like(xi), 0.0, 0, True)
@@ -170,6 +180,7 @@ def _arnoldi_cycle(
         v = v - second @ known
         length = torch.linalg.vector_norm(v)
         column = torch.cat([first + second, length[None]]).double().cpu()  # the one wait of a step
+        _require_numbers(column)
         H[: k + 2, k] = column
         count = k + 1
         error = fit.add(column.tolist())
@@ -346,6 +357,7 @@ class DenseSolver(LinearSolver):
             return nothing(xi)
         identity = torch.eye(n, dtype=xi.dtype, device=xi.device)
         M = torch.stack([product(e) for e in identity], dim=1)
+        _require_numbers(M)
         # Least squares of minimal norm: also defined, and certified by its residual, if singular.
         w = torch.linalg.lstsq(
             (identity - M).cpu(), xi.cpu().unsqueeze(-1), driver="gelsd"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from legato._checks import values_readable
-from legato.errors import InputError
+from legato.errors import InputError, NonFiniteGradientWarning
 
 
 def require_image(image: Tensor, *, volumes: bool = True) -> None:
@@ -45,6 +48,30 @@ def require_finite(tensor: Tensor, name: str) -> None:
         raise InputError(
             f"{name} holds {count} NaN or infinite values of {tensor.numel()}. Look for an "
             "overflow in what computed it, or clean it with torch.nan_to_num."
+        )
+
+
+def watch_gradient(tensor: Tensor, name: str) -> Tensor:
+    """The same tensor; a gradient of it that is NaN or infinite is warned about."""
+    if not (tensor.requires_grad and torch.is_grad_enabled() and cheap_to_read(tensor)):
+        return tensor
+    seen = tensor.view_as(tensor)  # the hook must not stay with a tensor that is not ours
+    seen.register_hook(partial(_warn_unless_finite, name))
+    return seen
+
+
+def _warn_unless_finite(name: str, gradient: Tensor) -> None:
+    if not values_readable():
+        return
+    finite = np.isfinite(gradient.detach().numpy(force=True))
+    if not finite.all():
+        warnings.warn(
+            f"The gradient with respect to {name} holds {int((~finite).sum())} NaN or infinite "
+            f"values of {gradient.numel()}: it is no number of {gradient.dtype}, or that of the "
+            "loss with respect to this layer's output was none already. Scale the layer's input "
+            "to the size of 1, or use float64.",
+            NonFiniteGradientWarning,
+            stacklevel=2,
         )
 
 

@@ -8,13 +8,15 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from legato._checks import require_sound_data
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError
 from legato.functions import Function, LeastSquares, NonNegative, Simplex, prox, strong_convexity
 from legato.geometry import Entropy, Euclidean, Geometry
 from legato.gradients import GradientStrategy
-from legato.nn.inputs import cheap_to_read, require_finite
+from legato.nn.inputs import cheap_to_read, require_finite, watch_gradient
 from legato.nn.lower_level import require_stop, require_strategy, solve_lower_level
+from legato.nn.units import Units
 from legato.operators import Convolution, Dense, Operator
 from legato.problems import Composite
 from legato.solve import Solution
@@ -82,12 +84,33 @@ class _ConstrainedLeastSquares(nn.Module):
             raise InputError(f"data must be a tensor with entries, but is {found}.")
         require_finite(data, "data")
         self._require_operator(operator, data)
-        smooth = LeastSquares(operator, data)
+        if isinstance(operator, Dense) and operator.matrix.requires_grad:
+            operator = Dense(watch_gradient(operator.matrix, "operator"))
+        smooth = LeastSquares(operator, watch_gradient(data, "data"))
         problem = Composite(smooth, self.constraint)
-        done = solve_lower_level(
-            problem, self._algorithm(smooth), x0, self.gradient, self.stop, type(self).__name__
-        )
+        if strong_convexity(self.geometry, self.constraint) is None:
+            done = self._solve_in_units(smooth, x0)
+        else:
+            done = self._solve(smooth, self._algorithm(operator), x0)
         return LeastSquaresOutput(done.value, problem, done)
+
+    def _solve(
+        self, smooth: LeastSquares, algorithm: ForwardBackward, x0: Tensor | None
+    ) -> Solution:
+        problem = Composite(smooth, self.constraint)
+        name = type(self).__name__
+        return solve_lower_level(problem, algorithm, x0, self.gradient, self.stop, name)
+
+    def _solve_in_units(self, smooth: LeastSquares, x0: Tensor | None) -> Solution:
+        """By backtracking: no constant step is right everywhere on an unbounded domain."""
+        require_sound_data(smooth, "The problem")  # before its size is asked for
+        units = Units.of(smooth)
+        measured = units.measure(smooth)
+        # The first trial is such that no entry would grow by more than a factor e at x = 0.
+        with torch.no_grad():
+            top = float(measured.operator.adjoint(measured.b).abs().amax())
+        algorithm = ForwardBackward(Backtracking(1 / top if top > 0 else 1.0), self.geometry)
+        return units.restore(self._solve(measured, algorithm, units.start(x0)))
 
     def _require_operator(self, operator: Operator, data: Tensor) -> None:
         if not isinstance(operator, Convolution):
@@ -99,16 +122,10 @@ class _ConstrainedLeastSquares(nn.Module):
                 "parts of it touch nothing and cannot be told. Crop the kernel, or take more data."
             )
 
-    def _algorithm(self, smooth: LeastSquares) -> ForwardBackward:
+    def _algorithm(self, operator: Operator) -> ForwardBackward:
         if isinstance(self.geometry, Euclidean):
             return ForwardBackward(inertia=Nesterov())
-        if strong_convexity(self.geometry, self.constraint) is not None:
-            return ForwardBackward(self._longest_step(smooth.operator), self.geometry)
-        # No constant step is right everywhere on an unbounded domain. The first trial is such that
-        # no entry would grow by more than a factor e at x = 0.
-        with torch.no_grad():
-            top = float(smooth.operator.adjoint(smooth.b).abs().amax())
-        return ForwardBackward(Backtracking(1 / top if top > 0 else 1.0), self.geometry)
+        return ForwardBackward(self._longest_step(operator), self.geometry)
 
     def _longest_step(self, operator: Operator) -> Tensor | None:
         """1/max‖a_j‖², for the entropy is strongly convex in the ℓ1 norm too; None: 1/‖A‖²."""

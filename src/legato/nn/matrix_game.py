@@ -13,7 +13,7 @@ from legato.errors import InputError
 from legato.functions import Function, NegativeEntropy, Simplex
 from legato.geometry import Entropy
 from legato.gradients import GradientStrategy
-from legato.nn.inputs import require_finite
+from legato.nn.inputs import require_finite, watch_gradient
 from legato.nn.lower_level import require_stop, require_strategy, solve_lower_level
 from legato.operators import Dense
 from legato.problems import Saddle
@@ -100,7 +100,8 @@ class MatrixGame(nn.Module):
         if not payoffs.is_floating_point():
             raise InputError(f"payoffs are {payoffs.dtype}: call .float() or .double() on them.")
         require_finite(payoffs, "payoffs")
-        problem = Saddle(Dense(payoffs.mT), self._strategy(), nonsmooth=self._strategy())
+        game = Dense(watch_gradient(payoffs, "payoffs").mT)
+        problem = Saddle(game, self._strategy(), nonsmooth=self._strategy())
         algorithm = PrimalDual(
             geometry=Entropy(),
             dual_geometry=Entropy(),

@@ -13,7 +13,7 @@ from legato.algorithms import ForwardBackward, Nesterov
 from legato.errors import InputError
 from legato.functions import L1, LeastSquares, OneHomogeneous
 from legato.gradients import GradientStrategy
-from legato.nn.inputs import cheap_to_read, require_finite, require_like
+from legato.nn.inputs import cheap_to_read, require_finite, require_like, watch_gradient
 from legato.nn.lower_level import require_stop, require_strategy, solve_lower_level
 from legato.operators import Dense
 from legato.problems import Composite
@@ -141,9 +141,11 @@ class SparseCoding(nn.Module):
         require_finite(signals, "signals")
         require_finite(self.directions, "The dictionary")
         require_finite(self.log_weight, "The logarithm of the weight")
-        D, w = self.dictionary, self.weight
+        D = watch_gradient(self.dictionary, "the dictionary")
+        w = watch_gradient(self.weight, "the weight")
         penalty = OneHomogeneous(-math.inf, w) if self.nonnegative else L1(w)
-        problem = Composite(LeastSquares(Dense(D), signals), penalty)
+        data = watch_gradient(signals, "signals")
+        problem = Composite(LeastSquares(Dense(D), data), penalty)
         algorithm = ForwardBackward(inertia=Nesterov())
         done = solve_lower_level(
             problem, algorithm, None, self.gradient, self.stop, type(self).__name__

@@ -95,12 +95,14 @@ def lanczos_norm(operator: Operator, like: Var, accuracy: float = 0.01) -> Tenso
     generator = torch.Generator(device="cpu").manual_seed(n)
     v = torch.randn(n, generator=generator, dtype=torch.float64).to(shape)
     v = v / torch.linalg.vector_norm(v)
+    size = _power_of_two(operator(tree.unflatten(like, v)))  # K*K itself may over- or underflow
     basis: list[Tensor] = []
     diagonal: list[Tensor] = []
     offdiagonal: list[Tensor] = []
     for _ in range(min(q, n)):
         basis.append(v)
-        w = tree.flatten(operator.adjoint(operator(tree.unflatten(like, v))))
+        image = tree_map(lambda t: t / size, operator(tree.unflatten(like, v)))
+        w = tree.flatten(operator.adjoint(image)) / size
         diagonal.append(v @ w)
         for _ in range(2):  # reorthogonalise twice: cheap for so few vectors
             stacked = torch.stack(basis)
@@ -114,7 +116,13 @@ def lanczos_norm(operator: Operator, like: Var, accuracy: float = 0.01) -> Tenso
     tridiagonal = torch.diag(alpha) + torch.diag(beta_, 1) + torch.diag(beta_, -1)
     top = torch.linalg.eigvalsh(tridiagonal)[-1].clamp(min=0)
     exact = len(diagonal) == n or len(diagonal) < q
-    return (top.sqrt() * (1 + 1e-6 if exact else 1 + accuracy)).to(shape)
+    return (size * top.sqrt() * (1 + 1e-6 if exact else 1 + accuracy)).to(shape)
+
+
+def _power_of_two(x: Var) -> float:
+    """One near the largest entry: dividing by it leaves the digits as they are."""
+    largest = max(float(t.abs().amax()) for t in tree.leaves(x))
+    return 2.0 ** math.frexp(largest)[1] if 0 < largest < math.inf else 1.0
 
 
 @dataclass(frozen=True, eq=False)

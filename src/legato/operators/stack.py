@@ -40,7 +40,10 @@ class Stack(Operator):
         return total
 
     def norm(self, like: Var | None = None) -> Tensor:
-        return torch.stack([K.norm(like) ** 2 for K in self.operators]).sum().sqrt()
+        norms = torch.stack([K.norm(like) for K in self.operators])
+        top = norms.amax()  # squares of very large and very small norms are no numbers
+        top = torch.where(top > 0, top, torch.ones_like(top))
+        return (norms / top).square().sum().sqrt() * top
 
     def absolute(self) -> Operator:
         return Stack(*(K.absolute() for K in self.operators))
