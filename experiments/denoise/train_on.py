@@ -27,9 +27,10 @@ from legato.studies.denoise.models import (
     first_filters,
 )
 from legato.studies.denoise.scores import score
-from legato.studies.denoise.table import model_file, part_folder, results_of, save_tensors
+from legato.studies.denoise.table import model_file, part_folder, save_tensors
 from legato.studies.denoise.training import Recipe, train
 from legato.studies.provenance import provenance
+from legato.studies.run_folder import results_of
 
 START = time.perf_counter()
 MAPPED = "filters, λ(y)"

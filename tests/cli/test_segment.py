@@ -131,6 +131,13 @@ def test_a_finished_training_is_not_repeated(plain):
     assert {name: (out / name).stat().st_mtime_ns for name in files(out)} == before
 
 
+def test_damaged_results_are_not_computed_anew_without_a_word(plain, tmp_path):
+    out = shutil.copytree(plain[0], tmp_path / "run")
+    (out / "results.json").write_text('{"test": {"iou": 4')
+    result = segment("train", "--quick", "--out", out)
+    assert failed(result, "results.json", "damaged", "delete it to have it computed again")
+
+
 def test_an_interrupted_training_goes_on_to_the_same_model(plain, tmp_path, monkeypatch):
     from legato.cli.segment import epoch_bar
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from legato.errors import InputError
-from legato.studies.run_folder import RunFolder
+from legato.studies.run_folder import RunFolder, results_of
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,21 @@ def test_a_folder_that_cannot_be_written(tmp_path, where):
     assert str(tmp_path / where) in str(raised.value)
     assert "--out" in str(raised.value)
     assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_results_are_read_back(tmp_path):
+    assert results_of(tmp_path) is None
+    RunFolder(tmp_path).finish({"accuracy": 0.5})
+    found = results_of(tmp_path)
+    assert found is not None
+    assert found["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("content", [b"", b'{"accuracy": 0.', b"[1, 2]", b"3", b"\xff\xfe{}"])
+def test_damaged_results_are_named_and_kept(tmp_path, content):
+    path = tmp_path / "results.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"damaged.*delete it to have it computed") as raised:
+        results_of(tmp_path)
+    assert str(path) in str(raised.value)
+    assert path.read_bytes() == content

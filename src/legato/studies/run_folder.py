@@ -58,6 +58,28 @@ class RunFolder:
         return path
 
 
+def results_of(folder: Path) -> dict[str, Any] | None:
+    """What a finished run found; None where it is not finished."""
+    path = folder / "results.json"
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(found, dict):
+        raise _damaged(path, f"it holds a {type(found).__name__}, no results")
+    return found
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    """Not computed anew without a word: it may be all that is left of hours of work."""
+    return InputError(
+        f"{path} cannot be read ({why}): it is damaged. Restore it, or delete it to have it "
+        "computed again."
+    )
+
+
 def _plain(value: Any) -> Any:
     """Tensors as lists, paths as text, and no NaN, which JSON does not know."""
     if isinstance(value, torch.Tensor):

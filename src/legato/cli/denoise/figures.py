@@ -20,8 +20,8 @@ from legato.studies.denoise.models import (
     first_filters,
 )
 from legato.studies.denoise.scores import psnr
-from legato.studies.denoise.table import TableSettings, model_file, part_folder, results_of
-from legato.studies.run_folder import RunFolder
+from legato.studies.denoise.table import TableSettings, model_file, part_folder
+from legato.studies.run_folder import RunFolder, results_of
 
 _SHOWN = "25"
 _CROP = 128

@@ -57,11 +57,10 @@ def table(
             collect,
             part_folder,
             quick_table,
-            results_of,
             run_part,
         )
         from legato.studies.denoise.training import Recipe
-        from legato.studies.run_folder import RunFolder
+        from legato.studies.run_folder import RunFolder, results_of
 
         where = torch.device(device_of(device))
         torch.backends.cudnn.allow_tf32 = False  # the solver's convolutions in full float32

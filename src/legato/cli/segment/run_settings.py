@@ -32,17 +32,6 @@ def require_same(folder: Path, settings: dict[str, Any], free: Collection[str] =
         )
 
 
-def results_of(folder: Path) -> dict[str, Any] | None:
-    """The results of a finished run; None where it is not finished."""
-    path = folder / "results.json"
-    if not path.exists():
-        return None
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError:
-        return None  # not ours to trust: computed anew
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))["settings"])

@@ -151,7 +151,7 @@ def _run(
 
 def _finished(folder: Path) -> bool:
     """Whether the folder holds this very run, finished; says so."""
-    from legato.cli.segment.run_settings import results_of
+    from legato.studies.run_folder import results_of
 
     results = results_of(folder)
     if results is None or not (folder / "model.safetensors").exists():

@@ -24,7 +24,7 @@ from legato.studies.denoise.image_sets import ImageSets
 from legato.studies.denoise.settings import HIGHEST, LOWEST, StudySettings, quick
 from legato.studies.denoise.study import run_level
 from legato.studies.denoise.training import Progress
-from legato.studies.run_folder import RunFolder
+from legato.studies.run_folder import RunFolder, results_of
 
 ALL, COMPARE = "all", "compare"
 """The parts beside the noise levels: filters for all of them, and gradients and optimisers."""
@@ -164,17 +164,6 @@ def gains(table: dict[str, Any]) -> dict[str, Any]:
 def part_folder(out: Path, part: str) -> Path:
     """Where a part lies."""
     return out / (part if part in (ALL, COMPARE) else f"sigma-{part}")
-
-
-def results_of(folder: Path) -> dict[str, Any] | None:
-    """What a finished part found; None where it is not finished."""
-    path = folder / "results.json"
-    if not path.exists():
-        return None
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}). Delete it to have it computed.") from error
 
 
 def model_file(folder: Path, name: str) -> Path:
