@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import inspect
 import math
 import statistics
 import subprocess
@@ -40,6 +39,8 @@ from torch.utils.checkpoint import checkpoint
 Potts = Callable[..., Tensor]
 Run = Callable[[], object]
 State = tuple[Tensor, Tensor, Tensor]
+
+JAX_SERVER = Path(__file__).with_name("jax_potts.py")
 
 # --- rivals ---------------------------------------------------------------------------------------
 
@@ -95,68 +96,12 @@ def ours(kernel: str, **options: Any) -> Potts:
     return lambda *x: function(*x[:4], iterations=x[4], **options).probabilities
 
 
-def serve_jax() -> None:
-    """The iteration as a jitted scan, and its gradient, in a process of its own.
-
-    Reads "load PATH ITERATIONS", "forward" and "both" from its input, answers with milliseconds,
-    and after loading leaves its results in the same file. Its source is all that it is given.
-    """
-    import sys
-    import time
-
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    def forward(c, w, tau, sigma, iterations):  # type: ignore[no-untyped-def]
-        def body(state, _):  # type: ignore[no-untyped-def]
-            a, b, u = state
-            y = w * jnp.tanh(b)
-            force = c - y[:, :, 0] - y[:, :, 1]
-            force = force.at[:, :, 1:].add(y[:, :, 0, :-1]).at[..., 1:].add(y[:, :, 1, :, :-1])
-            a = a - tau * force
-            a = a - a.max(1, keepdims=True)
-            new = jax.nn.softmax(a, 1)
-            v = 2 * new - u
-            down = jnp.pad(v[:, :, 1:] - v[:, :, :-1], ((0, 0), (0, 0), (0, 1), (0, 0)))
-            right = jnp.pad(v[..., 1:] - v[..., :-1], ((0, 0), (0, 0), (0, 0), (0, 1)))
-            return (a, b + sigma * w * jnp.stack((down, right), 2), new), None
-
-        a, u = jnp.zeros_like(c), jnp.full_like(c, 1 / c.shape[1])
-        b = jnp.zeros((*c.shape[:2], 2, *c.shape[2:]), c.dtype)
-        return jax.lax.scan(body, (a, b, u), None, iterations)[0][2]
-
-    def loss(c, w, tau, sigma, bar, iterations):  # type: ignore[no-untyped-def]
-        return (forward(c, w, tau, sigma, iterations) * bar).sum()
-
-    solve = jax.jit(forward, static_argnums=4)
-    gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=5)
-    calls = {}
-    print(jax.__version__, flush=True)
-    for line in sys.stdin:
-        what, *rest = line.split()
-        if what == "load":
-            data = {name: jnp.asarray(x) for name, x in np.load(rest[0]).items()}
-            tensors = [data[name] for name in ("cost", "weights", "tau", "sigma")]
-            n = int(rest[1])
-            calls["forward"] = lambda t=tensors, n=n: solve(*t, n)
-            calls["both"] = lambda t=tensors, n=n, bar=data["bar"]: gradient(*t, bar, n)
-            u, (of_cost, of_weights) = calls["forward"](), calls["both"]()
-            np.savez(rest[0], u=u, cost=of_cost, weights=of_weights)
-            print("loaded", flush=True)
-        else:
-            began = time.perf_counter()
-            jax.block_until_ready(calls[what]())
-            print((time.perf_counter() - began) * 1e3, flush=True)
-
-
 class Jax:
     """JAX as a rival: another interpreter, so that it may live in another environment."""
 
     def __init__(self, python: str) -> None:
-        source = f"{inspect.getsource(serve_jax)}\nserve_jax()"
         self.process = subprocess.Popen(
-            [python, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, JAX_SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.version = self.answer()
 

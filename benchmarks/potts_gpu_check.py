@@ -362,54 +362,15 @@ def through_autograd(tensors: Tensors, potts: Callable[..., Tensor]) -> dict[str
     }
 
 
-def jax_scan() -> dict[str, Callable[..., Any]] | None:
-    """The iteration as a jitted scan, and its gradient; None without JAX."""
+def jax_times(tensors: Tensors) -> dict[str, float] | None:
     try:
-        import jax
-        import jax.numpy as jnp
+        from jax_potts import JaxPotts
     except ImportError:
         return None
-
-    def forward(c: Any, w: Any, tau: Any, sigma: Any, iterations: int) -> Any:
-        def body(state: Any, _: Any) -> Any:
-            a, b, u = state
-            y = w * jnp.tanh(b)
-            force = c - y[:, :, 0] - y[:, :, 1]
-            force = force.at[:, :, 1:].add(y[:, :, 0, :-1]).at[..., 1:].add(y[:, :, 1, :, :-1])
-            a = a - tau * force
-            a = a - a.max(1, keepdims=True)
-            new = jax.nn.softmax(a, 1)
-            v = 2 * new - u
-            down = jnp.pad(v[:, :, 1:] - v[:, :, :-1], ((0, 0), (0, 0), (0, 1), (0, 0)))
-            right = jnp.pad(v[..., 1:] - v[..., :-1], ((0, 0), (0, 0), (0, 0), (0, 1)))
-            return (a, b + sigma * w * jnp.stack((down, right), 2), new), None
-
-        a, u = jnp.zeros_like(c), jnp.full_like(c, 1 / c.shape[1])
-        b = jnp.zeros((*c.shape[:2], 2, *c.shape[2:]), c.dtype)
-        return jax.lax.scan(body, (a, b, u), None, iterations)[0][2]
-
-    def loss(c: Any, w: Any, tau: Any, sigma: Any, bar: Any, iterations: int) -> Any:
-        return (forward(c, w, tau, sigma, iterations) * bar).sum()
-
-    run = jax.jit(forward, static_argnums=4)
-    gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=5)
-    return {
-        "array": lambda t: jnp.asarray(t.detach().cpu().numpy()),
-        "forward": lambda *x: run(*x).block_until_ready(),
-        "both": lambda *x: [g.block_until_ready() for g in gradient(*x)],
-    }
-
-
-def jax_times(tensors: Tensors) -> dict[str, float] | None:
-    jax = jax_scan()
-    if jax is None:
-        return None
-    given = (tensors.cost, tensors.weights, tensors.tau, tensors.sigma)
-    arrays, bar = [jax["array"](t) for t in given], jax["array"](tensors.bar)
-    calls = {
-        "both_ms": lambda: jax["both"](*arrays, bar, tensors.iterations),
-        "forward_ms": lambda: jax["forward"](*arrays, tensors.iterations),
-    }
+    names = ("cost", "weights", "tau", "sigma", "bar")
+    data = {name: getattr(tensors, name).detach().cpu().numpy() for name in names}
+    jax = JaxPotts(data, tensors.iterations)
+    calls = {"both_ms": jax.both, "forward_ms": jax.forward}
     result = {}
     for what, call in calls.items():
         call()
