@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from command_line import failed
 from legato.cli.app import app
 from legato.gradients import Unroll
 from legato.nn import AnalysisDenoiser, noise_level
@@ -24,16 +25,6 @@ SIGMA = 20
 
 def denoise(*args):
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["denoise", *map(str, args)])
-
-
-def failed(result, *words):
-    """Exit code 1, a message on the error stream with these words, no traceback."""
-    assert result.exit_code == 1, result.output
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert "error" in result.stderr
-    for word in words:
-        assert word in result.stderr
-    return True
 
 
 def noisy_levels(top=255):

@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from command_line import failed
 from legato.cli.app import app
 from legato.cli.segment import choices, data_source
 from legato.cli.segment import table as table_command
@@ -36,16 +37,6 @@ def number(classes):
 
 def segment(*args):
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["segment", *map(str, args)])
-
-
-def failed(result, *words):
-    """Exit code 1, one message on the error stream with these words, no traceback."""
-    assert result.exit_code == 1, result.output
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert "error" in result.stderr
-    for word in words:
-        assert word in result.stderr
-    return True
 
 
 @pytest.fixture(autouse=True, scope="module")

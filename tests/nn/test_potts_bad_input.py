@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import legato as lg
+from error_words import raises
 from legato import errors
 from legato.nn import (
     ContrastWeights,
@@ -26,10 +27,6 @@ from legato.nn.kernels import choice, potts_choice
 from makers import randn
 
 COST = randn(2, 3, 4, 5)
-
-
-def raises(error: type[Exception], *words: str) -> Any:
-    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 # --- cost -----------------------------------------------------------------------------------------

@@ -1,18 +1,14 @@
 """Every Potts kernel computes the reference's function and its gradient.
 
-Numba runs everything here. Triton runs everything on a GPU; without one it runs the cases of SMALL,
-which take every path of its source, in its interpreter (a thousand times slower, so in a process of
-its own: see the last test). FULL_MATRIX=1 gives the interpreter everything, for half an hour.
+How and where they run: tests/kernel_harness.py. FULL_MATRIX=1 takes the interpreter half an hour.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import multiprocessing
 import os
 import platform
-import re
 import subprocess
 import sys
 import threading
@@ -26,50 +22,42 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernel_harness import (
+    KERNELS,
+    SLOW,
+    Kernel,
+    Results,
+    Solver,
+    assert_close,
+    conversions_allowed,
+    in_both_precisions,
+    interpreter_needed,
+    leaves,
+    load,
+    not_interpreted,
+    numba_only,
+    passed_by_the_interpreter,
+    torch_threads,
+    triton_only,
+    values_and_gradients,
+)
 from legato.errors import GradientError
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_iterates import PottsIterates
 from legato.nn.kernels.potts_reference import potts as reference
 
-Potts = Callable[..., PottsIterates]
-
-INTERPRETER = os.environ.get("TRITON_INTERPRET") == "1"
-GPU = torch.cuda.is_available() and not INTERPRETER
-SLOW = INTERPRETER and os.environ.get("FULL_MATRIX") != "1"
-KERNELS = ["triton"] if INTERPRETER else ["numba", "triton"] if GPU else ["numba"]
-
-# Triton's interpreter reads numbers from arrays in a way that NumPy is about to forbid.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
-not_interpreted = pytest.mark.skipif(SLOW, reason="SMALL covers it, the interpreter is slow")
-numba_only = pytest.mark.skipif(INTERPRETER, reason="this process is for Triton")
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel under test, and where it runs."""
-
-    name: str
-    potts: Potts
-    device: str
-
-
-def _kernel(name: str) -> Kernel:
-    module = importlib.import_module(f"legato.nn.kernels.potts_{name}")
-    return Kernel(name, module.potts, "cuda" if name == "triton" and GPU else "cpu")
+pytestmark = conversions_allowed
 
 
 @pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    return _kernel(request.param)
+    return load("potts", request.param)
 
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Images are cut into bands when there are more threads than images."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(2):
+        yield
 
 
 @dataclass(frozen=True)
@@ -119,7 +107,7 @@ class Case:
             "dual": normal(*image[:2], edges, *self.spatial) * 0.5 if self.warm else None,
         }
 
-    def run(self, potts: Potts, tensors: dict[str, Tensor | None]) -> PottsIterates:
+    def run(self, potts: Solver, tensors: dict[str, Tensor | None]) -> PottsIterates:
         t = tensors
         return potts(
             t["cost"],
@@ -136,45 +124,9 @@ class Case:
         )
 
 
-def leaves(
-    tensors: dict[str, Tensor | None], dtype: torch.dtype, device: str
-) -> dict[str, Tensor | None]:
-    return {
-        name: None if t is None else t.to(device, dtype).detach().requires_grad_()
-        for name, t in tensors.items()
-    }
-
-
-def values_and_gradients(
-    case: Case, potts: Potts, dtype: torch.dtype, device: str = "cpu"
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    inputs = leaves(case.tensors(), dtype, device)
-    outputs = case.run(potts, inputs)._asdict()
-    outputs = {name: value for name, value in outputs.items() if value is not None}
-    generator = torch.Generator().manual_seed(11)
-    loss = torch.zeros((), dtype=dtype, device=device)
-    for value in outputs.values():
-        bar = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        loss = loss + (value * bar.to(device, dtype)).sum()
-    named = {name: t for name, t in inputs.items() if t is not None}
-    gradients = torch.autograd.grad(loss, list(named.values()))
-    return (
-        {name: value.detach().cpu().double() for name, value in outputs.items()},
-        {name: gradient.cpu().double() for name, gradient in zip(named, gradients, strict=True)},
-    )
-
-
 @cache
-def truth(case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def truth(case: Case) -> Results:
     return values_and_gradients(case, reference, torch.float64)
-
-
-def assert_close(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    assert got.keys() == expected.keys()
-    for name, value in expected.items():
-        size = max(1.0, float(value.abs().max()))
-        error = float((got[name] - value).abs().max()) / size
-        assert error <= tolerance, f"{name} is {error:.1e} off"
 
 
 SMALL = {
@@ -222,12 +174,7 @@ LARGE = {
 }
 SINGLE = ("plain", "checkpoints", "many labels", "strong costs")
 """What the interpreter runs in float32 too; float64 finds more."""
-CASES = [
-    pytest.param(case, dtype, id=f"{name}-{str(dtype)[6:]}")
-    for name, case in (SMALL if SLOW else SMALL | LARGE).items()
-    for dtype in (torch.float32, torch.float64)
-    if not SLOW or dtype == torch.float64 or name in SINGLE
-]
+CASES = in_both_precisions(SMALL, LARGE, SINGLE)
 LONG = {
     "long": Case(spatial=(40, 33), iterations=100),
     "long, entropy": Case(spatial=(40, 33), iterations=100, epsilon=0.1, average=True),
@@ -240,7 +187,7 @@ LONG = {
 
 @pytest.mark.parametrize(("case", "dtype"), CASES)
 def test_values_and_gradients(kernel: Kernel, case: Case, dtype: torch.dtype) -> None:
-    values, gradients = values_and_gradients(case, kernel.potts, dtype, kernel.device)
+    values, gradients = values_and_gradients(case, kernel.solve, dtype, kernel.device)
     right_values, right_gradients = truth(case)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-10
     assert_close(values, right_values, tolerance)
@@ -259,7 +206,7 @@ def test_long_runs(kernel: Kernel, case: Case, dtype: torch.dtype) -> None:
 def test_cotangent_of_one_output(kernel: Kernel, output: str) -> None:
     case = Case(average=True, epsilon=0.1)
 
-    def gradients(potts: Potts, device: str) -> list[Tensor]:
+    def gradients(potts: Solver, device: str) -> list[Tensor]:
         inputs = leaves(case.tensors(), torch.float64, device)
         value = getattr(case.run(potts, inputs), output)
         bar = torch.randn(
@@ -269,7 +216,7 @@ def test_cotangent_of_one_output(kernel: Kernel, output: str) -> None:
         return [g.cpu() for g in torch.autograd.grad((value * bar.to(device)).sum(), named)]
 
     for got, right in zip(
-        gradients(kernel.potts, kernel.device), gradients(reference, "cpu"), strict=True
+        gradients(kernel.solve, kernel.device), gradients(reference, "cpu"), strict=True
     ):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
 
@@ -279,10 +226,10 @@ def test_mean_is_the_mean_of_the_iterates(kernel: Kernel) -> None:
     case = Case(iterations=3, average=True)
     tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
     each = [
-        replace(case, iterations=k, average=False).run(kernel.potts, tensors).probabilities
+        replace(case, iterations=k, average=False).run(kernel.solve, tensors).probabilities
         for k in (1, 2, 3)
     ]
-    mean = case.run(kernel.potts, tensors).mean
+    mean = case.run(kernel.solve, tensors).mean
     torch.testing.assert_close(mean, torch.stack(each).mean(0))
 
 
@@ -290,10 +237,10 @@ def test_mean_is_the_mean_of_the_iterates(kernel: Kernel) -> None:
 def test_continuing_equals_running_on(kernel: Kernel) -> None:
     case = Case(iterations=5)
     tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
-    once = replace(case, iterations=8).run(kernel.potts, tensors)
-    half = case.run(kernel.potts, tensors)
+    once = replace(case, iterations=8).run(kernel.solve, tensors)
+    half = case.run(kernel.solve, tensors)
     tensors |= {"mirror": half.mirror, "dual": half.dual}
-    twice = replace(case, iterations=3).run(kernel.potts, tensors)
+    twice = replace(case, iterations=3).run(kernel.solve, tensors)
     for got, right in zip(twice[:3], once[:3], strict=True):
         torch.testing.assert_close(got, right)
 
@@ -302,7 +249,7 @@ def test_continuing_equals_running_on(kernel: Kernel) -> None:
 def test_any_memory_layout(kernel: Kernel, layout: str) -> None:
     case = Case(batch=2, spatial=(2, 3), iterations=2)
     tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
-    plain = case.run(kernel.potts, tensors)
+    plain = case.run(kernel.solve, tensors)
 
     def rearrange(t: Tensor | None) -> Tensor | None:
         if t is None or t.dim() < 4:
@@ -320,8 +267,8 @@ def test_any_memory_layout(kernel: Kernel, layout: str) -> None:
         assert tensors["cost"] is not None
         other["cost"] = tensors["cost"][:1].expand(2, -1, -1, -1)
         tensors["cost"] = other["cost"].contiguous()
-        plain = case.run(kernel.potts, tensors)
-    for got, right in zip(case.run(kernel.potts, other)[:3], plain[:3], strict=True):
+        plain = case.run(kernel.solve, tensors)
+    for got, right in zip(case.run(kernel.solve, other)[:3], plain[:3], strict=True):
         torch.testing.assert_close(got, right)
         assert got.is_contiguous()
 
@@ -333,7 +280,7 @@ def test_extreme_costs_stay_finite(kernel: Kernel, sign: float) -> None:
     cost = inputs["cost"]
     assert cost is not None
     inputs["cost"] = cost = (sign * 1e4 * cost.detach().sign()).requires_grad_()
-    outputs = case.run(kernel.potts, inputs)
+    outputs = case.run(kernel.solve, inputs)
     named = [t for t in inputs.values() if t is not None]
     loss = outputs.probabilities.square().sum() + torch.log_softmax(outputs.mirror, 1)[:, 0].mean()
     gradients = torch.autograd.grad(loss, named)
@@ -351,7 +298,7 @@ def test_zero_weights_give_a_softmax(kernel: Kernel) -> None:
     assert tau is not None
     assert weights is not None
     tensors["weights"] = torch.zeros_like(weights)
-    u = case.run(kernel.potts, tensors).probabilities
+    u = case.run(kernel.solve, tensors).probabilities
     torch.testing.assert_close(u, torch.softmax(-case.iterations * tau * cost, 1))
 
 
@@ -359,7 +306,7 @@ def test_zero_weights_give_a_softmax(kernel: Kernel) -> None:
 def test_gradient_of_the_weights_only(kernel: Kernel) -> None:
     case = Case()
 
-    def gradient(potts: Potts, device: str) -> Tensor:
+    def gradient(potts: Solver, device: str) -> Tensor:
         tensors = {n: None if t is None else t.to(device) for n, t in case.tensors().items()}
         weights = tensors["weights"]
         assert weights is not None
@@ -369,7 +316,7 @@ def test_gradient_of_the_weights_only(kernel: Kernel) -> None:
         return result.cpu()
 
     torch.testing.assert_close(
-        gradient(kernel.potts, kernel.device), gradient(reference, "cpu"), rtol=1e-10, atol=1e-12
+        gradient(kernel.solve, kernel.device), gradient(reference, "cpu"), rtol=1e-10, atol=1e-12
     )
 
 
@@ -377,9 +324,9 @@ def test_gradient_of_the_weights_only(kernel: Kernel) -> None:
 @pytest.mark.parametrize("interval", [1, 2, 3, 5, 6, 9])
 def test_checkpoints_change_nothing(kernel: Kernel, interval: int) -> None:
     plain = Case(average=True, spatial=(5, 6))
-    values, gradients = values_and_gradients(plain, kernel.potts, torch.float32, kernel.device)
+    values, gradients = values_and_gradients(plain, kernel.solve, torch.float32, kernel.device)
     marked = replace(plain, checkpoint=interval)
-    other_values, other = values_and_gradients(marked, kernel.potts, torch.float32, kernel.device)
+    other_values, other = values_and_gradients(marked, kernel.solve, torch.float32, kernel.device)
     assert_close(other_values, values, 2e-6)
     assert_close(other, gradients, 2e-6)
 
@@ -390,7 +337,7 @@ def test_backward_twice(kernel: Kernel) -> None:
     inputs = leaves(case.tensors(), torch.float64, kernel.device)
     cost = inputs["cost"]
     assert cost is not None
-    loss = case.run(kernel.potts, inputs).probabilities.square().sum()
+    loss = case.run(kernel.solve, inputs).probabilities.square().sum()
     (first,) = torch.autograd.grad(loss, cost, retain_graph=True)
     (second,) = torch.autograd.grad(loss, cost)
     assert torch.equal(first, second)
@@ -413,7 +360,7 @@ def test_under_compile(kernel: Kernel) -> None:
     case = Case(spatial=(4, 5), iterations=2)
 
     def loss(cost: Tensor, tensors: dict[str, Tensor | None]) -> Tensor:
-        return case.run(kernel.potts, tensors | {"cost": 2 * cost}).probabilities.square().sum()
+        return case.run(kernel.solve, tensors | {"cost": 2 * cost}).probabilities.square().sum()
 
     inputs = leaves(case.tensors(), torch.float64, kernel.device)
     cost = inputs["cost"]
@@ -425,7 +372,9 @@ def test_under_compile(kernel: Kernel) -> None:
 
 
 def _numba_case() -> dict[str, Tensor]:
-    return values_and_gradients(Case(spatial=(40, 33)), _kernel("numba").potts, torch.float32)[1]
+    return values_and_gradients(
+        Case(spatial=(40, 33)), load("potts", "numba").solve, torch.float32
+    )[1]
 
 
 @numba_only
@@ -458,7 +407,7 @@ def _forked(queue: Any) -> None:
     # either, and are started anew.
     case = Case(spatial=(40, 33), warm=False)
     tensors = {n: None if t is None else t.float() for n, t in case.tensors().items()}
-    u = case.run(_kernel("numba").potts, tensors).probabilities
+    u = case.run(load("potts", "numba").solve, tensors).probabilities
     queue.put(u.numpy().tolist())
 
 
@@ -469,7 +418,7 @@ def test_numba_after_a_fork() -> None:
         pytest.skip("no fork here")
     case = Case(spatial=(40, 33), warm=False)
     tensors = {n: None if t is None else t.float() for n, t in case.tensors().items()}
-    right = case.run(_kernel("numba").potts, tensors).probabilities
+    right = case.run(load("potts", "numba").solve, tensors).probabilities
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     process = context.Process(target=_forked, args=(queue,))
@@ -510,25 +459,9 @@ def test_numba_loops_are_vectors(tmp_path: Path) -> None:
         assert "divps" in divisions
 
 
-@pytest.mark.skipif(INTERPRETER or GPU, reason="Triton runs in this process")
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+@interpreter_needed
 def test_triton_by_its_interpreter() -> None:
-    """In a process of its own: Triton reads the variable when it is first imported."""
-    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command = [*pytest_, __file__, "-k", "triton and not interpreter"]
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command,
-        env=environment,
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None
-    assert int(passed[1]) >= len(SMALL) + len(SINGLE)
+    assert passed_by_the_interpreter(__file__) >= len(SMALL) + len(SINGLE)
 
 
 # --- derivatives that torch asks for in other ways ------------------------------------------------
@@ -540,7 +473,7 @@ def _loss_of_cost(kernel: Kernel, case: Case) -> tuple[Callable[[Tensor], Tensor
     assert cost is not None
 
     def loss(cost: Tensor) -> Tensor:
-        return case.run(kernel.potts, tensors | {"cost": cost}).probabilities.square().sum()
+        return case.run(kernel.solve, tensors | {"cost": cost}).probabilities.square().sum()
 
     return loss, cost
 
@@ -564,7 +497,7 @@ def test_functional_transforms_are_refused(kernel: Kernel) -> None:
         torch.func.jvp(loss, (cost,), (cost,))
     leaf = cost.clone().requires_grad_()
     (right,) = torch.autograd.grad(loss(leaf), leaf)
-    through = _loss_of_cost(replace(kernel, potts=reference), case)[0]
+    through = _loss_of_cost(replace(kernel, solve=reference), case)[0]
     torch.testing.assert_close(torch.func.grad(through)(cost), right)
 
 
@@ -576,7 +509,7 @@ def test_gradients_do_not_depend_on_the_layout_of_the_state(kernel: Kernel) -> N
         state = {name: t for name in ("mirror", "dual") if (t := inputs[name]) is not None}
         if transposed:
             state = {n: t.mT.contiguous().mT for n, t in state.items()}
-        u = case.run(kernel.potts, inputs | state).probabilities
+        u = case.run(kernel.solve, inputs | state).probabilities
         return list(
             torch.autograd.grad(u.square().sum(), [t for t in inputs.values() if t is not None])
         )
@@ -587,7 +520,6 @@ def test_gradients_do_not_depend_on_the_layout_of_the_state(kernel: Kernel) -> N
 
 # --- Triton: long solves --------------------------------------------------------------------------
 
-triton_only = pytest.mark.skipif("triton" not in KERNELS, reason="this process is for Numba")
 SECTIONED = {
     "warm, entropy, mean": Case(spatial=(2, 3), iterations=5, epsilon=0.1, average=True),
     "cold": Case(spatial=(2, 3), iterations=4, warm=False, labels=2),
@@ -602,10 +534,10 @@ def test_triton_sections_change_nothing(case: Case, monkeypatch: pytest.MonkeyPa
     module = importlib.import_module("legato.nn.kernels.potts_triton")
     monkeypatch.setattr(module, "SECTION", 2)
     module._sections.cache_clear()
-    kernel = _kernel("triton")
-    values, gradients = values_and_gradients(case, kernel.potts, torch.float64, kernel.device)
+    kernel = load("potts", "triton")
+    values, gradients = values_and_gradients(case, kernel.solve, torch.float64, kernel.device)
     tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
-    without_tape = case.run(kernel.potts, tensors)
+    without_tape = case.run(kernel.solve, tensors)
     module._sections.cache_clear()
     assert_close(values, truth(case)[0], 1e-10)
     assert_close(gradients, truth(case)[1], 1e-10)
@@ -632,8 +564,8 @@ def test_triton_very_long_runs(case: Case) -> None:
     ∂τ vanishes as the solve converges, and 2e-5 of what is left may be too much to ask of float32:
     there the reference in float32 sets the bound.
     """
-    kernel = _kernel("triton")
-    found = values_and_gradients(case, kernel.potts, torch.float32, kernel.device)
+    kernel = load("potts", "triton")
+    found = values_and_gradients(case, kernel.solve, torch.float32, kernel.device)
     plain = values_and_gradients(case, reference, torch.float32)
     for got, theirs, right in zip(found, plain, truth(case), strict=True):
         for name, value in right.items():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import legato as lg
+from error_words import raises
 from legato import errors
 from legato.nn import TotalVariation
 from legato.nn.kernels import choice, tv_choice
@@ -281,10 +282,6 @@ def test_a_weight_learns() -> None:
 # --- bad input ------------------------------------------------------------------------------------
 
 IMAGE = randn(2, 3, 4, 5)
-
-
-def raises(error: type[Exception], *words: str) -> Any:
-    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

@@ -1,77 +1,58 @@
 """Every kernel of total variation computes the reference's function and its gradient.
 
-Numba runs everything here. Triton runs everything on a GPU; without one it runs the cases of SMALL,
-which take every path of its source, in its interpreter (a thousand times slower, so in a process of
-its own: see the last test). FULL_MATRIX=1 gives the interpreter everything.
+How and where they run: tests/kernel_harness.py.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 
 import pytest
 import torch
 from torch import Tensor
 
+import kernel_harness as harness
+from kernel_harness import (
+    KERNELS,
+    Kernel,
+    Results,
+    Solver,
+    conversions_allowed,
+    in_both_precisions,
+    interpreter_needed,
+    load,
+    not_interpreted,
+    numba_only,
+    passed_by_the_interpreter,
+    torch_threads,
+    values_and_gradients,
+)
 from legato.errors import GradientError
 from legato.nn import TotalVariation
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates
 from legato.nn.kernels.tv_reference import tv as reference
 
-Solver = Callable[..., TVIterates]
-
-INTERPRETER = os.environ.get("TRITON_INTERPRET") == "1"
-GPU = torch.cuda.is_available() and not INTERPRETER
-SLOW = INTERPRETER and os.environ.get("FULL_MATRIX") != "1"
-KERNELS = ["triton"] if INTERPRETER else ["numba", "triton"] if GPU else ["numba"]
-
-# Triton's interpreter reads numbers from arrays in a way that NumPy is about to forbid.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
-not_interpreted = pytest.mark.skipif(SLOW, reason="SMALL covers it, the interpreter is slow")
-numba_only = pytest.mark.skipif(INTERPRETER, reason="this process is for Triton")
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel under test, and where it runs."""
-
-    name: str
-    tv: Solver
-    device: str
-
-
-def _kernel(name: str) -> Kernel:
-    module = pytest.importorskip(f"legato.nn.kernels.tv_{name}")
-    return Kernel(name, module.tv, "cuda" if name == "triton" and GPU else "cpu")
+pytestmark = conversions_allowed
+assert_close = partial(harness.assert_close, size=1e-3)
 
 
 @pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    return _kernel(request.param)
+    return load("tv", request.param)
 
 
 @pytest.fixture
 def numba() -> Kernel:
-    return _kernel("numba")
+    return load("tv", "numba")
 
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Images are cut into bands when there are more threads than images."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(2):
+        yield
 
 
 @dataclass(frozen=True)
@@ -126,38 +107,9 @@ class Case:
         )  # fmt: skip
 
 
-def values_and_gradients(
-    case: Case, tv: Solver, dtype: torch.dtype, device: str = "cpu"
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    inputs = {
-        name: None if t is None else t.to(device, dtype).requires_grad_()
-        for name, t in case.tensors().items()
-    }
-    outputs = case.run(tv, inputs)._asdict()
-    generator = torch.Generator().manual_seed(11)
-    loss = torch.zeros((), dtype=dtype, device=device)
-    for value in outputs.values():
-        bar = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        loss = loss + (value * bar.to(device, dtype)).sum()
-    named = {name: t for name, t in inputs.items() if t is not None}
-    gradients = torch.autograd.grad(loss, list(named.values()))
-    return (
-        {name: value.detach().cpu().double() for name, value in outputs.items()},
-        {name: g.cpu().double() for name, g in zip(named, gradients, strict=True)},
-    )
-
-
 @cache
-def truth(case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def truth(case: Case) -> Results:
     return values_and_gradients(case, reference, torch.float64)
-
-
-def assert_close(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    assert got.keys() == expected.keys()
-    for name, value in expected.items():
-        size = max(1e-3, float(value.abs().max()))
-        error = float((got[name] - value).abs().max()) / size
-        assert error <= tolerance, f"{name} is {error:.1e} off"
 
 
 SMALL = {
@@ -219,17 +171,12 @@ LONG = {
 
 SINGLE = ("one tile", "isotropic with checkpoints", "joint colours")
 """What the interpreter runs in float32 too; float64 finds more."""
-CASES = [
-    pytest.param(case, dtype, id=f"{name}-{str(dtype)[6:]}")
-    for name, case in (SMALL if SLOW else SMALL | LARGE | LONG).items()
-    for dtype in (torch.float32, torch.float64)
-    if not SLOW or dtype == torch.float64 or name in SINGLE
-]
+CASES = in_both_precisions(SMALL, LARGE | LONG, SINGLE)
 
 
 @pytest.mark.parametrize(("case", "dtype"), CASES)
 def test_values_and_gradients(kernel: Kernel, case: Case, dtype: torch.dtype) -> None:
-    values, gradients = values_and_gradients(case, kernel.tv, dtype, kernel.device)
+    values, gradients = values_and_gradients(case, kernel.solve, dtype, kernel.device)
     right_values, right_gradients = truth(case)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-10
     assert_close(values, right_values, tolerance)
@@ -251,7 +198,7 @@ def test_cotangent_of_one_output(kernel: Kernel, output: str) -> None:
         return [g.cpu() for g in torch.autograd.grad(loss, wanted)]
 
     for got, right in zip(
-        gradients(kernel.tv, kernel.device), gradients(reference, "cpu"), strict=True
+        gradients(kernel.solve, kernel.device), gradients(reference, "cpu"), strict=True
     ):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-10)
 
@@ -260,10 +207,10 @@ def test_cotangent_of_one_output(kernel: Kernel, output: str) -> None:
 def test_any_number_of_threads_gives_the_same(numba: Kernel) -> None:
     case = Case(spatial=(61, 19), iterations=30, isotropic=True)
     torch.set_num_threads(1)
-    alone = values_and_gradients(case, numba.tv, torch.float64)
+    alone = values_and_gradients(case, numba.solve, torch.float64)
     for threads in (2, 3, 5):
         torch.set_num_threads(threads)
-        values, gradients = values_and_gradients(case, numba.tv, torch.float64)
+        values, gradients = values_and_gradients(case, numba.solve, torch.float64)
         assert_close(values, alone[0], 0.0)
         assert_close(gradients, alone[1], 1e-14)
 
@@ -275,7 +222,7 @@ def test_from_several_threads_at_once(kernel: Kernel) -> None:
     got: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
     def work(i: int) -> None:
-        got[i] = values_and_gradients(cases[i], kernel.tv, torch.float64, kernel.device)
+        got[i] = values_and_gradients(cases[i], kernel.solve, torch.float64, kernel.device)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -299,7 +246,7 @@ def test_gradients_one_at_a_time(kernel: Kernel, wanted: str, isotropic: bool) -
         leaf.requires_grad_()
         return torch.autograd.grad(case.run(tv, inputs).value.square().sum(), leaf)[0].cpu()
 
-    found, right = gradient(kernel.tv, kernel.device), gradient(reference, "cpu")
+    found, right = gradient(kernel.solve, kernel.device), gradient(reference, "cpu")
     torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
 
 
@@ -313,7 +260,7 @@ def test_a_weight_of_zero_changes_nothing_and_has_a_gradient(
     image = image.to(kernel.device)
 
     def loss(w: Tensor) -> Tensor:
-        u = kernel.tv(image, w, iterations=2, coupling=Coupling(isotropic, False)).value
+        u = kernel.solve(image, w, iterations=2, coupling=Coupling(isotropic, False)).value
         if not w.any():
             torch.testing.assert_close(u, image)
         return u.pow(3).sum()
@@ -336,14 +283,14 @@ def test_non_contiguous_input(kernel: Kernel) -> None:
     assert not strided.is_contiguous()
     assert not skewed.is_contiguous()
     settings = {"iterations": 3, "coupling": Coupling(False, False)}
-    got, right = kernel.tv(strided, skewed, **settings), kernel.tv(image, weight, **settings)
+    got, right = kernel.solve(strided, skewed, **settings), kernel.solve(image, weight, **settings)
     assert torch.equal(got.value, right.value)
 
 
 def test_inputs_are_left_alone(kernel: Kernel) -> None:
     case = Case(spatial=(3, 4), iterations=4)
     tensors = {n: t.to(kernel.device) for n, t in case.tensors().items() if t is not None}
-    case.run(kernel.tv, dict(tensors))
+    case.run(kernel.solve, dict(tensors))
     for name, tensor in case.tensors().items():
         assert torch.equal(tensors[name].cpu(), tensor), name  # type: ignore[arg-type]
 
@@ -351,7 +298,7 @@ def test_inputs_are_left_alone(kernel: Kernel) -> None:
 def test_the_tape_of_clipping_is_a_byte_a_pixel(kernel: Kernel) -> None:
     image = torch.zeros(2, 1, 4, 32, requires_grad=True, device=kernel.device)
     w = torch.tensor(0.1, device=kernel.device)
-    value = kernel.tv(image, w, iterations=3, coupling=Coupling(False, False)).value
+    value = kernel.solve(image, w, iterations=3, coupling=Coupling(False, False)).value
     tape = value.grad_fn.saved_tensors[2]
     assert tape.dtype == torch.uint8
     assert tape.nbytes == 3 * image.numel()
@@ -428,22 +375,6 @@ def test_second_derivatives_by_the_reference() -> None:
     assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).value.square().sum(), (y, w))
 
 
-@pytest.mark.skipif(INTERPRETER or GPU, reason="Triton runs in this process")
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+@interpreter_needed
 def test_triton_by_its_interpreter() -> None:
-    """In a process of its own: Triton reads the variable when it is first imported."""
-    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command = [*pytest_, __file__, "-k", "triton and not interpreter"]
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command,
-        env=environment,
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None
-    assert int(passed[1]) >= len(SMALL) + len(SINGLE)
+    assert passed_by_the_interpreter(__file__) >= len(SMALL) + len(SINGLE)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import legato as lg
+from error_words import raises
 from legato import errors
 from makers import randn
 
@@ -17,10 +18,6 @@ def lasso(weight=0.7):
 
 def weight(value=0.7):
     return torch.tensor(value, dtype=torch.float64, requires_grad=True)
-
-
-def raises(error, *words):
-    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 # --- prox table -----------------------------------------------------------------------------------
