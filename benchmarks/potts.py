@@ -211,7 +211,7 @@ def clock(run: Run, device: str) -> float:
 def release_memory() -> None:
     """Give back what allocators and our buffer pool hold, so that the next call shows its need."""
     gc.collect()
-    importlib.import_module("legato.nn.kernels.potts_numba").pool.clear()
+    importlib.import_module("legato.nn.kernels.numba_bands").pool.clear()
     with contextlib.suppress(OSError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 

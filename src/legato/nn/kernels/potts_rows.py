@@ -24,23 +24,20 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
-from legato.nn.kernels.vector_math import distinct, exp, exp_twice, stream, tanh
-
-MARGIN = 16
-"""Columns on either side of a ring's rows, so that x ± 1 needs no test."""
-
-# Without the run-time's reference counts: every slice would pay two atomic operations, on counters
-# that all threads share.
-_options = {"fastmath": {"contract"}, "error_model": "numpy", "_nrt": False}
-_compiled = njit(cache=True, nogil=True, **_options)
-_inlined = njit(inline="always", **_options)
-# By LLVM, once the promise of `distinct` is noted: a call would pass seven words an array.
-_line = njit(forceinline=True, nogil=True, **_options)
+from legato.nn.kernels.numba_rows import (
+    MARGIN,
+    clear,
+    compiled,
+    copy_line,
+    inlined,
+    line_function,
+    shifted,
+    stream_line,
+)
+from legato.nn.kernels.vector_math import distinct, exp, exp_twice, tanh
 
 
-@_inlined
+@inlined
 def _weight_row(weights, zeros, row):
     """The weights of a row; a negative index means that the neighbour is missing."""
     if row < 0:
@@ -48,38 +45,7 @@ def _weight_row(weights, zeros, row):
     return weights[row]
 
 
-@_inlined
-def _shifted(line, shift, columns):
-    """A ring's line as seen from `shift` columns further left, its margins cut off.
-
-    A slice, because Numba tests every index of the form x + shift for being negative, and the loop
-    around such a test does not vectorise.
-    """
-    return line[MARGIN + shift : MARGIN + shift + columns]
-
-
-@_line
-def _copy(row, source):
-    distinct()
-    for x in range(row.size):
-        row[x] = source[x]
-
-
-@_line
-def _stream(row, source):
-    """A copy to where it is not needed soon: reading the old contents first would double it."""
-    for x in range(0, row.size, 16):
-        stream(row, source, x)
-
-
-@_line
-def _clear(rows):
-    flat = rows.reshape(rows.size)
-    for x in range(flat.size):
-        flat[x] = 0
-
-
-@_line
+@line_function
 def _add_to(sums, values):
     """sums += values, in double precision whatever the values are; the values become zero."""
     distinct()
@@ -88,36 +54,36 @@ def _add_to(sums, values):
         values[x] = 0
 
 
-@_compiled
+@compiled
 def _fill_ring(values, saturate, weights, zeros, edges, r, ring, base, down):
     """Leaves W·values, or W·tanh(values), of row r in the ring for the rows below."""
     labels, directions, columns = values.shape
     for label in range(labels):
         for e in range(directions):
             if down[e] > 0:
-                line = _shifted(ring[base[e] + r % down[e], label], 0, columns)
+                line = shifted(ring[base[e] + r % down[e], label], 0, columns)
                 w = _weight_row(weights[label % weights.shape[0], e], zeros, edges[e, r])
                 here = values[label, e]
                 for x in range(columns):
                     line[x] = w[x] * (tanh(here[x]) if saturate else here[x])
 
 
-@_compiled
+@compiled
 def _others(
     total, start, values, saturate, weights, zeros, edges, r, label, ring, base, down, right, across
 ):  # fmt: skip
     """total = start + Kᵀ(values), or start + Kᵀ tanh(values), at row r, for all directions but the
     first and `across`; leaves W·values in the ring for the rows below."""
     columns = total.size
-    _copy(total, start)
+    copy_line(total, start)
     for e in range(1, down.size):
         if e == across:
             continue
         line = ring[base[e] + r % down[e], label]
-        above = _shifted(line, -right[e], columns)
+        above = shifted(line, -right[e], columns)
         for x in range(columns):
             total[x] += above[x]
-        row = _shifted(line, 0, columns)
+        row = shifted(line, 0, columns)
         w = _weight_row(weights[e], zeros, edges[e, r])
         here = values[e]
         for x in range(columns):
@@ -126,7 +92,7 @@ def _others(
             total[x] -= y
 
 
-@_line
+@line_function
 def _force_line(a, top, start, above, b_down, b_across, w_down, w_across, tau, shrink):
     """a − τ(start + Kᵀ tanh b), shrunk, and its maximum with `top`; W tanh b for the row below."""
     distinct()
@@ -141,7 +107,7 @@ def _force_line(a, top, start, above, b_down, b_across, w_down, w_across, tau, s
         top[x] = value if value > top[x] else top[x]
 
 
-@_line
+@line_function
 def _power_line(a, power, top, total, flush):
     """a − top, and its exponential, added to the total."""
     distinct()
@@ -155,7 +121,7 @@ def _power_line(a, power, top, total, flush):
         total[x] += y
 
 
-@_line
+@line_function
 def _lead_line(u, power, total, lead):
     """The new u = power/total, and 2u⁺ − u."""
     distinct()
@@ -165,13 +131,13 @@ def _lead_line(u, power, total, lead):
         u[x] = new
 
 
-@_line
+@line_function
 def _invert_line(total):
     for x in range(total.size):
         total[x] = total.dtype.type(1) / total[x]
 
 
-@_compiled
+@compiled
 def _primal_row(
     a, u, cost, b, weights, zeros, edges, r, tau, shrink, flush,
     ring, base, down, right, across, lead, power, total, top,
@@ -190,20 +156,20 @@ def _primal_row(
             )  # fmt: skip
             start = total
         _force_line(
-            a[label], top, start, _shifted(ring[r % down[0], label], 0, columns),
+            a[label], top, start, shifted(ring[r % down[0], label], 0, columns),
             b[label, 0], b[label, across],
             _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
             tau, shrink,
         )  # fmt: skip
-    _clear(total)
+    clear(total)
     for label in range(labels):
         _power_line(a[label], power[label], top, total, flush)
     _invert_line(total)
     for label in range(labels):
-        _lead_line(u[label], power[label], total, _shifted(lead[label], 0, columns))
+        _lead_line(u[label], power[label], total, shifted(lead[label], 0, columns))
 
 
-@_line
+@line_function
 def _dual_line(b_down, b_across, w_down, w_across, here, below, beside, sigma):
     """b + σK(lead) of one line."""
     distinct()
@@ -212,7 +178,7 @@ def _dual_line(b_down, b_across, w_down, w_across, here, below, beside, sigma):
         b_across[x] += sigma * w_across[x] * (beside[x] - here[x])
 
 
-@_line
+@line_function
 def _dual_line_of(b, w, here, there, sigma):
     """The same, for one direction."""
     distinct()
@@ -220,27 +186,27 @@ def _dual_line_of(b, w, here, there, sigma):
         b[x] += sigma * w[x] * (there[x] - here[x])
 
 
-@_compiled
+@compiled
 def _dual_row(b, weights, zeros, edges, r, sigma, lead, down, right, across):
     """bᵏ⁺¹ = bᵏ + σK(2uᵏ⁺¹ − uᵏ) of one row."""
     labels, directions, columns = b.shape
     depth = lead.shape[0]
     for label in range(labels):
         w = weights[label % weights.shape[0]]
-        here = _shifted(lead[r % depth, label], 0, columns)
+        here = shifted(lead[r % depth, label], 0, columns)
         _dual_line(
             b[label, 0], b[label, across],
             _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
-            here, _shifted(lead[(r + down[0]) % depth, label], 0, columns),
-            _shifted(lead[r % depth, label], 1, columns), sigma,
+            here, shifted(lead[(r + down[0]) % depth, label], 0, columns),
+            shifted(lead[r % depth, label], 1, columns), sigma,
         )  # fmt: skip
         for e in range(1, directions):
             if e != across and edges[e, r] >= 0:
-                there = _shifted(lead[(r + down[e]) % depth, label], right[e], columns)
+                there = shifted(lead[(r + down[e]) % depth, label], right[e], columns)
                 _dual_line_of(b[label, e], w[e, edges[e, r]], here, there, sigma)
 
 
-@_compiled
+@compiled
 def advance(
     a, u, b, first_row, own, count, cost, tape, tape_mirror, mean, weights, zeros, edges,
     tau, sigma, shrink, flush, base, down, right, across, ring, lead, power, work,
@@ -253,8 +219,8 @@ def advance(
     rows = edges.shape[1]
     reach = lead.shape[1] - 1
     low, high = own
-    _clear(ring)
-    _clear(lead)
+    clear(ring)
+    clear(lead)
     depth = lead.shape[1]
     for t in range(max(0, low - count * reach), rows + count * reach + 1):
         if t - (count - 1) * reach - reach >= high:
@@ -274,7 +240,7 @@ def advance(
                 if low <= r < high:
                     if tape.shape[0] > 0:
                         row, source = tape[j, r], a[i] if tape_mirror else u[i]
-                        _stream(row.reshape(row.size), source.reshape(source.size))
+                        stream_line(row.reshape(row.size), source.reshape(source.size))
                     if mean.shape[0] > 0:
                         _add_rows(mean[r].reshape(mean[r].size), u[i].reshape(u[i].size))
             if start <= r - reach < stop:
@@ -284,14 +250,14 @@ def advance(
                 )  # fmt: skip
 
 
-@_line
+@line_function
 def _add_rows(row, source):
     distinct()
     for x in range(row.size):
         row[x] += source[x]
 
 
-@_line
+@line_function
 def _cotangent_line(
     g, u_bar, inner, dot, lead, q_above, w_above, q_down, q_across, w_down, w_across, start, extra,
     u, u_before, sigma,
@@ -312,7 +278,7 @@ def _cotangent_line(
         dot[x] += total * ahead
 
 
-@_line
+@line_function
 def _centre_line(u_bar, u, inner, rest):
     """ū − ⟨u, ū⟩, and its own mean `rest`, which rounding leaves.
 
@@ -326,7 +292,7 @@ def _centre_line(u_bar, u, inner, rest):
         rest[x] += u[x] * y
 
 
-@_line
+@line_function
 def _slope_line(s, u_bar, u, rest, shrink, flush):
     """The cotangent of a, v = (s + u ⊙ (ū − ⟨u, ū⟩))/(1 + τε)."""
     distinct()
@@ -337,7 +303,7 @@ def _slope_line(s, u_bar, u, rest, shrink, flush):
         s[x] = value if abs(value) > flush else zero
 
 
-@_line
+@line_function
 def _slope_and_cost_line(s, cost_bar, pair, u_bar, u, rest, shrink, flush):
     """The same; adds v to the gradient of the cost, and if `pair` is one the v before it."""
     distinct()
@@ -350,7 +316,7 @@ def _slope_and_cost_line(s, cost_bar, pair, u_bar, u, rest, shrink, flush):
         cost_bar[x] += value + pair * before
 
 
-@_line
+@line_function
 def _mean_force_line(mean, u, cost, a, epsilon):
     """mean += u ⊙ (c + εa)."""
     distinct()
@@ -358,7 +324,7 @@ def _mean_force_line(mean, u, cost, a, epsilon):
         mean[x] += u[x] * (cost[x] + epsilon * a[x])
 
 
-@_line
+@line_function
 def _force_sum_line(dot, v, cost, a, mean, epsilon):
     """dot += v ⊙ (c + εa − mean), where the mean only spares rounding: over labels Σ v = 0."""
     distinct()
@@ -366,7 +332,7 @@ def _force_sum_line(dot, v, cost, a, mean, epsilon):
         dot[x] += v[x] * (cost[x] + epsilon * a[x] - mean[x])
 
 
-@_line
+@line_function
 def _reverse_dual_line(
     b_down, b_across, q_down, q_across, w_down, w_across, bar_down, bar_across, here, below, beside,
     slope_here, slope_below, slope_beside, dot, tau, sigma, flush,
@@ -403,7 +369,7 @@ def _reverse_dual_line(
         dot[x] += total + p * change
 
 
-@_line
+@line_function
 def _reverse_dual_line_of(
     b, q, w, bar, here, there, slope_here, slope_there, dot, tau, sigma, flush
 ):  # fmt: skip
@@ -425,7 +391,7 @@ def _reverse_dual_line_of(
         dot[x] += p * change
 
 
-@_inlined
+@inlined
 def _field_line(flat, row, label, labels, shift, columns):
     """A line of a field that has margins at its two ends, from `shift` columns further left.
 
@@ -435,7 +401,7 @@ def _field_line(flat, row, label, labels, shift, columns):
     return flat[start : start + columns]
 
 
-@_line
+@line_function
 def _reverse_dual_lines(
     b, q, weight_bar, w, zeros, edges, r, i, label, tau, sigma, flush, lead, slope,
     down, right, across, dot,
@@ -447,14 +413,14 @@ def _reverse_dual_lines(
     labels, directions, columns = b.shape
     depth = lead.shape[0]
     line = lead[r % depth, label]
-    here, slope_here = _shifted(line, 0, columns), _field_line(slope, i, label, labels, 0, columns)
+    here, slope_here = shifted(line, 0, columns), _field_line(slope, i, label, labels, 0, columns)
     # Without a neighbour below, any line will do: its weight is zero.
     below = down[0] if edges[0, r] >= 0 else 0
     _reverse_dual_line(
         b[label, 0], b[label, across], q[label, 0], q[label, across],
         _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
         weight_bar[0], weight_bar[across],
-        here, _shifted(lead[(r + below) % depth, label], 0, columns), _shifted(line, 1, columns),
+        here, shifted(lead[(r + below) % depth, label], 0, columns), shifted(line, 1, columns),
         slope_here, _field_line(slope, i + below, label, labels, 0, columns),
         _field_line(slope, i, label, labels, 1, columns), dot, tau, sigma, flush,
     )  # fmt: skip
@@ -462,13 +428,13 @@ def _reverse_dual_lines(
         if e != across and edges[e, r] >= 0:
             _reverse_dual_line_of(
                 b[label, e], q[label, e], w[e, edges[e, r]], weight_bar[e],
-                here, _shifted(lead[(r + down[e]) % depth, label], right[e], columns),
+                here, shifted(lead[(r + down[e]) % depth, label], right[e], columns),
                 slope_here, _field_line(slope, i + down[e], label, labels, right[e], columns),
                 dot, tau, sigma, flush,
             )  # fmt: skip
 
 
-@_compiled
+@compiled
 def retreat(
     s, slope, g, q, b, u, first_row, own, count, tape, mean_bar, nothing, cost_bar, weight_bar,
     cost, weights, zeros, edges, tau, sigma, shrink, epsilon, flush, tiny, base, down, right,
@@ -487,12 +453,12 @@ def retreat(
     rows = edges.shape[1]
     reach = lead.shape[1] - 1
     low, high = own
-    _clear(ring)
-    _clear(lead)
+    clear(ring)
+    clear(lead)
     depth = lead.shape[1]
     one, zero = s.dtype.type(1), s.dtype.type(0)
     inner, total, unused, dots = work[0], work[1], work[2], work[3:6]
-    _clear(dots)
+    clear(dots)
     for t in range(max(0, low - count * reach), rows + count * reach + 1):
         if t - count * reach >= high:
             break
@@ -511,7 +477,7 @@ def retreat(
                 if epsilon > 0:
                     _soften_row(before, old, total, tiny)
                     new, old = u[i], before
-                _clear(inner)
+                clear(inner)
             for label in range(labels if primal or dual else 0):
                 w = weights[label % weights.shape[0]]
                 if dual:
@@ -533,7 +499,7 @@ def retreat(
                 above = r - down[0]
                 _cotangent_line(
                     g[i, label], u_bar[label], inner, dots[0] if owned else unused,
-                    _shifted(lead[j, r % depth, label], 0, columns),
+                    shifted(lead[j, r % depth, label], 0, columns),
                     q[i - down[0], label, 0] if above >= 0 else zeros,
                     _weight_row(w[0], zeros, edges[0, above]) if above >= 0 else zeros,
                     q[i, label, 0], q[i, label, across], _weight_row(w[0], zeros, edges[0, r]),
@@ -549,7 +515,7 @@ def retreat(
                 continue
             if to_steps and owned:
                 _add_to(sums[0], dots[0])
-            _clear(total)
+            clear(total)
             for label in range(labels):
                 _centre_line(u_bar[label], new[label], inner, total)
             for label in range(labels):
@@ -564,7 +530,7 @@ def retreat(
             if epsilon > 0:
                 if to_steps and owned:
                     a = tape[count - j, r]
-                    _clear(total)
+                    clear(total)
                     for label in range(labels):
                         _mean_force_line(total, new[label], cost[r, label], a[label], epsilon)
                     for label in range(labels):
@@ -572,54 +538,10 @@ def retreat(
                             dots[2], s[i, label], cost[r, label], a[label], total, epsilon
                         )
                     _add_to(sums[2], dots[2])
-                _copy(new.reshape(new.size), before.reshape(before.size))
+                copy_line(new.reshape(new.size), before.reshape(before.size))
 
 
-@_compiled
-def exchange(field, first_rows, owned, bands, depth):
-    """Copies the rows that neighbouring bands of an image own into each other's margins."""
-    tasks = field.shape[0]
-    for task in range(tasks):
-        low, high = owned[task]
-        if task % bands > 0:
-            above = task - 1
-            start = max(owned[above, 0], low - depth)
-            for r in range(start, low):
-                _copy(field[task, r - first_rows[task]], field[above, r - first_rows[above]])
-        if task % bands < bands - 1:
-            below = task + 1
-            stop = min(owned[below, 1], high + depth)
-            for r in range(high, stop):
-                _copy(field[task, r - first_rows[task]], field[below, r - first_rows[below]])
-
-
-@_compiled
-def load(rows, first, last, source, factor):
-    """rows[r] = factor · source[:, r] for first ≤ r < last, padded with zeros."""
-    distinct()
-    planes, _, width = source.shape
-    for r in range(first, last):
-        for plane in range(planes):
-            row, line = rows[r, plane], source[plane, r]
-            for x in range(width):
-                row[x] = factor * line[x]
-            for x in range(width, row.size):
-                row[x] = 0
-
-
-@_compiled
-def store(target, rows, first, last, factor):
-    """target[:, r] = factor · rows[r] for first ≤ r < last."""
-    distinct()
-    planes, _, width = target.shape
-    for r in range(first, last):
-        for plane in range(planes):
-            line, row = target[plane, r], rows[r, plane]
-            for x in range(width):
-                line[x] = factor * row[x]
-
-
-@_compiled
+@compiled
 def recentre(rows):
     """Subtracts the maximum over the labels, in place."""
     for i in range(rows.shape[0]):
@@ -631,14 +553,14 @@ def recentre(rows):
                 rows[i, label, x] -= top
 
 
-@_compiled
+@compiled
 def soften(u, a, total, flush):
     """u = softmax(a) of mirror variables whose maximum over the labels is zero."""
     for i in range(u.shape[0]):
         _soften_row(u[i], a[i], total, flush)
 
 
-@_line
+@line_function
 def _soften_line(u, a, total, flush):
     distinct()
     zero = u.dtype.type(0)
@@ -649,16 +571,16 @@ def _soften_line(u, a, total, flush):
         total[x] += y
 
 
-@_line
+@line_function
 def _scale_line(u, factor):
     distinct()
     for x in range(u.size):
         u[x] *= factor[x]
 
 
-@_compiled
+@compiled
 def _soften_row(u, a, total, flush):
-    _clear(total)
+    clear(total)
     for label in range(u.shape[0]):
         _soften_line(u[label], a[label], total, flush)
     _invert_line(total)
@@ -666,7 +588,7 @@ def _soften_row(u, a, total, flush):
         _scale_line(u[label], total)
 
 
-@_compiled
+@compiled
 def through_softmax(rows, u, u_bar):
     """rows += u ⊙ (ū − ⟨u, ū⟩): the cotangent of a = log u that the one of u leaves."""
     zero = rows.dtype.type(0)
@@ -681,7 +603,7 @@ def through_softmax(rows, u, u_bar):
                 rows[i, label, x] += u[i, label, x] * (u_bar[i, label, x] - inner - rest)
 
 
-@_compiled
+@compiled
 def through_maximum(rows, a):
     """The cotangent of a before a − max a from the one after; equal maxima share."""
     for i in range(rows.shape[0]):
@@ -698,7 +620,7 @@ def through_maximum(rows, a):
                         rows[i, label, x] -= total
 
 
-@_compiled
+@compiled
 def inner_product(x, y):
     """⟨x, y⟩ in double precision."""
     total = 0.0
@@ -709,7 +631,7 @@ def inner_product(x, y):
     return total
 
 
-@_compiled
+@compiled
 def keep_edges(rows, edges, columns):
     """Clears the gradient of weights that belong to no pair of neighbours."""
     for r in range(rows.shape[0]):
@@ -717,6 +639,6 @@ def keep_edges(rows, edges, columns):
             for e in range(rows.shape[2]):
                 row = rows[r, label, e]
                 if edges[e, r] < 0:
-                    _clear(row)
+                    clear(row)
                 for x in range(row.size):
                     row[x] *= columns[e, x]

@@ -1,7 +1,6 @@
 """Total variation and its gradient on the CPU, compiled by Numba.
 
-The bands of rows and their exchange are those of the Potts kernel. Channels that are not coupled
-are images of their own.
+Bands of rows as in `numba_bands`. Channels that are not coupled are images of their own.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato.nn.kernels import potts_rows, tv_rows
-from legato.nn.kernels.potts_numba import (
+from legato.nn.kernels import numba_rows, tv_rows
+from legato.nn.kernels.numba_bands import (
     NUMBER,
     VECTOR,
     Array,
     Bands,
     Layout,
-    _unit,
     aligned,
     pool,
     taken,
+    unit_of,
     workers,
 )
 from legato.nn.kernels.tv_iterates import momentum, step_size
@@ -131,7 +130,7 @@ class Problem:
         flat = target.reshape(self.images, layout.rows, planes, layout.columns)
 
         def load(image: int, first: int, last: int) -> None:
-            potts_rows.load(flat[image], first, last, whole[image], self.dtype.type(factor))
+            numba_rows.load(flat[image], first, last, whole[image], self.dtype.type(factor))
             if edges:
                 tv_rows.keep_edges(
                     target[image, first:last], self.edges[:, first:last], self.width,
@@ -149,7 +148,7 @@ class Problem:
         flat = source.reshape(self.images, layout.rows, planes, layout.columns)
 
         def store(image: int, first: int, last: int) -> None:
-            potts_rows.store(target[image], flat[image], first, last, self.dtype.type(factor))
+            numba_rows.store(target[image], flat[image], first, last, self.dtype.type(factor))
 
         self.by_rows(store)
         # Reshaped by torch: the memory is given back when `target` itself is no longer held.
@@ -173,7 +172,7 @@ class Problem:
 
     def ring(self, lanes: int, depth: int) -> Array:
         """Lines with margins, as many as the reach of ∇ asks for, for each iteration in flight."""
-        columns = self.layout.columns + 2 * potts_rows.MARGIN
+        columns = self.layout.columns + 2 * numba_rows.MARGIN
         shape = (lanes, depth, self.layout.reach + 1, self.channels, columns)
         return aligned(shape, self.dtype)
 
@@ -366,7 +365,7 @@ class NumbaTV:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         problem = Problem(image, weight, settings)
         layout, total = problem.layout, settings.iterations
-        unit = _unit(bars)
+        unit = unit_of(bars)
         u_bar, dual_bar, previous_bar = bars
         field = (*image.shape[:2], problem.directions, *image.shape[2:])
         if dual_bar is None:

@@ -27,7 +27,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from legato.nn.kernels.potts_rows import MARGIN, _clear, _compiled, _copy, _line, _shifted, _stream
+from legato.nn.kernels.numba_rows import (
+    MARGIN,
+    clear,
+    compiled,
+    copy_line,
+    line_function,
+    shifted,
+    stream_line,
+)
 from legato.nn.kernels.vector_math import distinct
 
 BLOCK = 4
@@ -107,14 +115,14 @@ def _clipped(typingctx, z, limit):
 # --- the iteration --------------------------------------------------------------------------------
 
 
-@_line
+@line_function
 def _ahead_line(p, before, beta):
     distinct()
     for x in range(p.size):
         before[x] = p[x] + beta * (p[x] - before[x])
 
 
-@_line
+@line_function
 def _spread_down(v, here, above):
     """v −= ∇ᵀ of one direction that leads down."""
     distinct()
@@ -122,7 +130,7 @@ def _spread_down(v, here, above):
         v[x] += here[x] - above[x]
 
 
-@_line
+@line_function
 def _spread_across(v, here):
     """v −= ∇ᵀ of the direction that leads to the next column."""
     distinct()
@@ -132,13 +140,13 @@ def _spread_across(v, here):
         left = here[x]
 
 
-@_compiled
+@compiled
 def _primal_row(v, y, p, before, i, r, width, beta, down, across, zeros):
     """a over p₋ and v = y − ∇ᵀa of one row; the column after the last repeats it."""
     channels, directions, columns = p.shape[1:]
     for c in range(channels):
-        line = _shifted(v[c], 0, columns)
-        _copy(line, y[c])
+        line = shifted(v[c], 0, columns)
+        copy_line(line, y[c])
         for e in range(directions):
             here = before[i, c, e]
             _ahead_line(p[i, c, e], here, beta)
@@ -150,7 +158,7 @@ def _primal_row(v, y, p, before, i, r, width, beta, down, across, zeros):
         v[c, MARGIN + width] = v[c, MARGIN + width - 1]
 
 
-@_line
+@line_function
 def _advance_and_clip(
     v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
     limit_down, limit_across, alpha, beta,
@@ -170,7 +178,7 @@ def _advance_and_clip(
         above_across[x] = _clipped(above_across[x] + alpha * (beside[x] - here[x]), limit_across[x])
 
 
-@_line
+@line_function
 def _advance_and_clip_and_note(
     v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
     limit_down, limit_across, alpha, beta, codes,
@@ -193,7 +201,7 @@ def _advance_and_clip_and_note(
         codes[x] = _joined(_code(a, limit_down[x]), _code(b, limit_across[x]), 2)
 
 
-@_line
+@line_function
 def _advance_and_shrink(
     v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
     limit, alpha, beta,
@@ -219,7 +227,7 @@ def _advance_and_shrink(
         above_across[x] = b * factor
 
 
-@_line
+@line_function
 def _advance_and_shrink_and_note(
     v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
     limit, alpha, beta, tape_down, tape_across,
@@ -247,7 +255,7 @@ def _advance_and_shrink_and_note(
         above_across[x] = b * factor
 
 
-@_compiled
+@compiled
 def _both_rows(
     y, p, before, i, r, width, limits, alpha, beta, v, codes, points, keep, grouped, sums
 ):  # fmt: skip
@@ -255,9 +263,9 @@ def _both_rows(
     channel."""
     columns, depth = p.shape[3], v.shape[0]
     kinds, at = limits.shape[0], (r - 1) % limits.shape[1]
-    line = _shifted(v[r % depth, 0], 0, columns)
-    here = _shifted(v[(r - 1) % depth, 0], 0, columns)
-    beside = _shifted(v[(r - 1) % depth, 0], 1, columns)
+    line = shifted(v[r % depth, 0], 0, columns)
+    here = shifted(v[(r - 1) % depth, 0], 0, columns)
+    beside = shifted(v[(r - 1) % depth, 0], 1, columns)
     down, across = p[i, 0, 0], p[i, 0, 1]
     before_down, before_across = before[i, 0, 0], before[i, 0, 1]
     above_down, above_across = before[i - 1, 0, 0], before[i - 1, 0, 1]
@@ -278,8 +286,8 @@ def _both_rows(
             line, y, down, across, before_down, before_across, above_down, above_across, here,
             beside, first, alpha, beta, sums[0, 0], sums[1, 0],
         )  # fmt: skip
-        _stream(points[0, 0], sums[0, 0])
-        _stream(points[0, 1], sums[1, 0])
+        stream_line(points[0, 0], sums[0, 0])
+        stream_line(points[0, 1], sums[1, 0])
     else:
         _advance_and_shrink(
             line, y, down, across, before_down, before_across, above_down, above_across, here,
@@ -288,7 +296,7 @@ def _both_rows(
     v[r % depth, 0, MARGIN + width] = v[r % depth, 0, MARGIN + width - 1]
 
 
-@_line
+@line_function
 def _rise_line(a, here, there, alpha):
     """a + α∇v, for one direction."""
     distinct()
@@ -296,28 +304,28 @@ def _rise_line(a, here, there, alpha):
         a[x] += alpha * (there[x] - here[x])
 
 
-@_line
+@line_function
 def _clip_line(z, limit):
     distinct()
     for x in range(z.size):
         z[x] = _clipped(z[x], limit[x])
 
 
-@_line
+@line_function
 def _note_line(codes, z, limit, shift):
     distinct()
     for x in range(z.size):
         codes[x] = _joined(codes[x], _code(z[x], limit[x]), shift)
 
 
-@_line
+@line_function
 def _add_square(square, z):
     distinct()
     for x in range(z.size):
         square[x] += z[x] * z[x]
 
 
-@_line
+@line_function
 def _factor_line(square, limit):
     """min(1, λ/|z|) from |z|²."""
     distinct()
@@ -328,14 +336,14 @@ def _factor_line(square, limit):
         square[x] = factor if outside else one
 
 
-@_line
+@line_function
 def _scale_line(z, factor):
     distinct()
     for x in range(z.size):
         z[x] *= factor[x]
 
 
-@_compiled
+@compiled
 def _dual_row(
     a, v, r, edges, limits, alpha, down, across, codes, points, keep, grouped, by_direction, sums
 ):  # fmt: skip
@@ -346,22 +354,22 @@ def _dual_row(
     # One index at a time: a slice along the directions would leave lines with a stride.
     kinds, at = limits.shape[0], r % limits.shape[1]
     if grouped:
-        _clear(sums)
+        clear(sums)
     elif keep:
         for x in range(columns):
             codes[x] = 0
     for c in range(channels):
-        here = _shifted(v[r % depth, c], 0, columns)
+        here = shifted(v[r % depth, c], 0, columns)
         for e in range(directions):
             z = a[c, e]
             if e == across:
-                _rise_line(z, here, _shifted(v[r % depth, c], 1, columns), alpha)
+                _rise_line(z, here, shifted(v[r % depth, c], 1, columns), alpha)
             elif edges[e, r]:
-                _rise_line(z, here, _shifted(v[(r + down[e]) % depth, c], 0, columns), alpha)
+                _rise_line(z, here, shifted(v[(r + down[e]) % depth, c], 0, columns), alpha)
             if grouped:
                 _add_square(sums[0, e if by_direction else 0], z)
                 if keep:
-                    _stream(points[c, e], z)
+                    stream_line(points[c, e], z)
             else:
                 limit = limits[e % kinds, at]
                 if keep:
@@ -375,7 +383,7 @@ def _dual_row(
                 _scale_line(a[c, e], sums[0, e if by_direction else 0])
 
 
-@_compiled
+@compiled
 def advance(
     p, before, first_row, own, width, image, limits, edges, betas, alpha, down, across,
     codes, points, keep, grouped, by_direction, zeros, ring, sums,
@@ -391,7 +399,7 @@ def advance(
     reach = depth - 1
     low, high = own
     simple = p.shape[1] == 1 and p.shape[2] == 2 and not (grouped and by_direction)
-    _clear(ring)
+    clear(ring)
     for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
         if begin - count * reach >= high:
             break
@@ -426,13 +434,13 @@ def advance(
                     )  # fmt: skip
 
 
-@_compiled
+@compiled
 def residual(u, image, p, first, last, down, across):
     """u = y − ∇ᵀp for first ≤ r < last, of whole images in rows."""
     channels, directions = p.shape[1:3]
     for r in range(first, last):
         for c in range(channels):
-            _copy(u[r, c], image[r, c])
+            copy_line(u[r, c], image[r, c])
             for e in range(directions):
                 if e == across:
                     _spread_across(u[r, c], p[r, c, e])
@@ -442,7 +450,7 @@ def residual(u, image, p, first, last, down, across):
                     _add_line(u[r, c], p[r, c, e])
 
 
-@_line
+@line_function
 def _add_line(total, x_line):
     distinct()
     for x in range(total.size):
@@ -452,7 +460,7 @@ def _add_line(total, x_line):
 # --- the reverse sweep ----------------------------------------------------------------------------
 
 
-@_line
+@line_function
 def _unclip_lines(w, down, across, above, codes):
     """z̄ over q for two directions at once, and w = ∇ᵀz̄."""
     distinct()
@@ -466,7 +474,7 @@ def _unclip_lines(w, down, across, above, codes):
         left = z
 
 
-@_line
+@line_function
 def _unclip_and_weigh_lines(w, down, across, above, codes, bar_down, bar_across):
     """The same, adding to the gradient of λ for each direction."""
     distinct()
@@ -482,7 +490,7 @@ def _unclip_and_weigh_lines(w, down, across, above, codes, bar_down, bar_across)
         left = z
 
 
-@_line
+@line_function
 def _unclip_and_weigh_both_lines(w, down, across, above, codes, bar):
     """The same, where both directions share λ."""
     distinct()
@@ -497,7 +505,7 @@ def _unclip_and_weigh_both_lines(w, down, across, above, codes, bar):
         left = z
 
 
-@_line
+@line_function
 def _unshrink_lines(w, down, across, above, point_down, point_across, limit, bar):
     """z̄ = (λ/|z|)(q − n⟨n, q⟩) where z left its disc, q elsewhere; n = z/|z|; and w = ∇ᵀz̄."""
     distinct()
@@ -523,21 +531,21 @@ def _unshrink_lines(w, down, across, above, point_down, point_across, limit, bar
         left = z
 
 
-@_line
+@line_function
 def _unclip_line(q, codes, shift):
     distinct()
     for x in range(q.size):
         q[x] = _kept(codes[x], shift, q[x])
 
 
-@_line
+@line_function
 def _weigh_line(bar, q, codes, shift):
     distinct()
     for x in range(q.size):
         bar[x] += _pushed(codes[x], shift, q[x])
 
 
-@_line
+@line_function
 def _add_products(square, dot, point, q):
     distinct()
     for x in range(q.size):
@@ -545,7 +553,7 @@ def _add_products(square, dot, point, q):
         dot[x] += point[x] * q[x]
 
 
-@_line
+@line_function
 def _turn_line(square, dot, limit, bar):
     """From |z|² and ⟨z, q⟩ the factors of z̄ = s q − m z; adds ⟨z, q⟩/|z| to the gradient of λ."""
     distinct()
@@ -562,14 +570,14 @@ def _turn_line(square, dot, limit, bar):
         dot[x] = factor * along * inverse
 
 
-@_line
+@line_function
 def _unshrink_line(q, point, factor, pull):
     distinct()
     for x in range(q.size):
         q[x] = factor[x] * q[x] - pull[x] * point[x]
 
 
-@_compiled
+@compiled
 def _reverse_primal_row(
     w, q, i, r, width, limits, codes, points, bar, weigh, grouped, by_direction, down, across,
     zeros, sums,
@@ -579,7 +587,7 @@ def _reverse_primal_row(
     # One index at a time: a slice along the directions would leave lines with a stride.
     kinds, at = limits.shape[0], r % limits.shape[1]
     if directions == 2 and channels == 1 and not (grouped and by_direction):
-        line = _shifted(w[0], 0, columns)
+        line = shifted(w[0], 0, columns)
         above = q[i - 1, 0, 0] if i >= 1 and r >= 1 else zeros
         here, beside = q[i, 0, 0], q[i, 0, 1]
         if grouped:
@@ -595,7 +603,7 @@ def _reverse_primal_row(
         w[0, MARGIN + width] = w[0, MARGIN + width - 1]
         return
     if grouped:
-        _clear(sums)
+        clear(sums)
         for c in range(channels):
             for e in range(directions):
                 g = e if by_direction else 0
@@ -603,8 +611,8 @@ def _reverse_primal_row(
         for g in range(directions if by_direction else 1):
             _turn_line(sums[0, g], sums[1, g], limits[g % kinds, at], bar[g % bar.shape[0]])
     for c in range(channels):
-        line = _shifted(w[c], 0, columns)
-        _clear(line)
+        line = shifted(w[c], 0, columns)
+        clear(line)
         for e in range(directions):
             here = q[i, c, e]
             if grouped:
@@ -623,7 +631,7 @@ def _reverse_primal_row(
         w[c, MARGIN + width] = w[c, MARGIN + width - 1]
 
 
-@_line
+@line_function
 def _gather_across(w, here):
     """w += ∇ᵀ of the direction that leads to the next column."""
     distinct()
@@ -633,7 +641,7 @@ def _gather_across(w, here):
         left = here[x]
 
 
-@_line
+@line_function
 def _share_lines(down, across, before_down, before_across, here, below, beside, alpha, beta, flush):
     """The cotangents of p and p₋ from z̄ and w, for two directions at once."""
     distinct()
@@ -649,7 +657,7 @@ def _share_lines(down, across, before_down, before_across, here, below, beside, 
         before_across[x] = -beta * b
 
 
-@_line
+@line_function
 def _share_line(q, before, here, there, alpha, beta, flush):
     """The same, for one direction."""
     distinct()
@@ -661,29 +669,29 @@ def _share_line(q, before, here, there, alpha, beta, flush):
         before[x] = -beta * a
 
 
-@_compiled
+@compiled
 def _reverse_dual_row(q, before, w, r, edges, alpha, beta, flush, down, across):
     """From z̄ to the cotangents of p and p₋: ā = z̄ − α∇w, (1 + β)ā and −βā."""
     channels, directions, columns = q.shape
     depth = w.shape[0]
     for c in range(channels):
         line = w[r % depth, c]
-        here, beside = _shifted(line, 0, columns), _shifted(line, 1, columns)
+        here, beside = shifted(line, 0, columns), shifted(line, 1, columns)
         if directions == 2:
             _share_lines(
                 q[c, 0], q[c, 1], before[c, 0], before[c, 1], here,
-                _shifted(w[(r + 1) % depth, c], 0, columns) if edges[0, r] else here,
+                shifted(w[(r + 1) % depth, c], 0, columns) if edges[0, r] else here,
                 beside, alpha, beta, flush,
             )  # fmt: skip
             continue
         for e in range(directions):
             there = beside
             if e != across:
-                there = _shifted(w[(r + down[e]) % depth, c], 0, columns) if edges[e, r] else here
+                there = shifted(w[(r + down[e]) % depth, c], 0, columns) if edges[e, r] else here
             _share_line(q[c, e], before[c, e], here, there, alpha, beta, flush)
 
 
-@_compiled
+@compiled
 def retreat(
     q, before, first_row, own, width, limits, edges, betas, alpha, flush, down, across,
     codes, points, image_bar, limit_bar, weigh, grouped, by_direction, zeros, ring, sums, waste,
@@ -698,7 +706,7 @@ def retreat(
     reach = depth - 1
     channels, columns = q.shape[1], q.shape[3]
     low, high = own
-    _clear(ring)
+    clear(ring)
     for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
         if begin - count * reach >= high:
             break
@@ -719,7 +727,7 @@ def retreat(
                     )  # fmt: skip
                     if owned:
                         for c in range(channels):
-                            _add_line(image_bar[r, c], _shifted(ring[j, r % depth, c], 0, columns))
+                            _add_line(image_bar[r, c], shifted(ring[j, r % depth, c], 0, columns))
                 behind = r - reach
                 if start <= behind < stop:
                     i = behind - first_row
@@ -737,7 +745,7 @@ def retreat(
                     )
 
 
-@_compiled
+@compiled
 def push_difference(q, u_bar, width, edges, first, last, down, across):
     """q −= ∇ū for first ≤ r < last: what arrives at p through u = y − ∇ᵀp."""
     channels, directions = q.shape[1:3]
@@ -753,7 +761,7 @@ def push_difference(q, u_bar, width, edges, first, last, down, across):
                     _rise_line(q[r, c, e], here, u_bar[r + down[e], c], q.dtype.type(-1))
 
 
-@_compiled
+@compiled
 def keep_edges(rows, edges, width, across):
     """Clears what belongs to no pair of neighbours, in (rows, channels, directions, columns)."""
     for r in range(rows.shape[0]):
@@ -761,7 +769,7 @@ def keep_edges(rows, edges, width, across):
             for e in range(rows.shape[2]):
                 line = rows[r, c, e]
                 if e != across and not edges[e, r]:
-                    _clear(line)
+                    clear(line)
                 if e == across:
                     line[width - 1] = 0
                 for x in range(width, line.size):
