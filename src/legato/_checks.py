@@ -64,6 +64,8 @@ def tensors_in(obj: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """All tensors reachable through dataclass fields, modules and containers, with their paths."""
     if isinstance(obj, Tensor):
         yield path, obj
+    elif obj is None or isinstance(obj, (bool, int, float, str)):
+        return  # most fields; torch.compile cannot ask these types for their module
     elif isinstance(obj, nn.Module):
         for name, tensor in (*obj.named_parameters(), *obj.named_buffers()):
             yield f"{path}.{name}", tensor

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from legato import _tree as tree
 from legato._checks import as_number, inside_functional_transform, values_readable
+from legato._compiling import never_compiled
 from legato._precision import full_precision
 from legato._tree import Var
 from legato.algorithms import Algorithm, Run, Stop, Trace, run
@@ -63,7 +64,7 @@ class FixedPointGradient(GradientStrategy):
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         """Say what is wrong with a result, in words and numbers."""
 
-    @torch.compiler.disable(reason="the backward solve is data-dependent")  # type: ignore[untyped-decorator]
+    @never_compiled("the backward solve is data-dependent")
     def differentiate(
         self,
         problem: Any,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from legato import _tree as tree
+from legato._compiling import never_compiled
 from legato.algorithms import Algorithm, Run, Stop, Trace, run
 from legato.errors import GradientError, InexactGradientWarning, InputError
 from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
@@ -47,7 +48,7 @@ class Forward(GradientStrategy):
             )
         self.params = flat
 
-    @torch.compiler.disable(reason="tangents are carried by nested backward passes")  # type: ignore[untyped-decorator]
+    @never_compiled("tangents are carried by nested backward passes")
     def differentiate(
         self,
         problem: Any,

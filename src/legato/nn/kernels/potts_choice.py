@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
+from legato._compiling import constant_when_compiled
 from legato.nn.kernels.choice import Layer
 from legato.nn.kernels.potts_iterates import PottsIterates
 
@@ -22,6 +22,6 @@ def choose_kernel(
 
 
 # torch.compile evaluates this once and takes the name for a constant, which it is.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _choose(device: str, labels: int, override: str | None) -> str:
     return LAYER.choose(device, labels, override)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
+from legato._compiling import constant_when_compiled
 from legato.nn.kernels.choice import Layer
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates
 
@@ -24,6 +24,6 @@ def choose_kernel(
 
 
 # torch.compile evaluates this once and takes the name for a constant, which it is.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _choose(device: str, coupled: int, override: str | None) -> str:
     return LAYER.choose(device, coupled, override)
