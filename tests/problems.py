@@ -1,4 +1,4 @@
-"""The nine small problems on which every gradient has to tell the truth.
+"""The small problems on which every gradient has to tell the truth.
 
 Each comes as a function of its parameters θ, with everything else fixed: the steps too, because a
 derived step is a constant for autograd but would move under finite differences.
@@ -108,6 +108,20 @@ def simplex_projected(A: Tensor, b: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
     return lg.Composite(lg.LeastSquares(A, b), lg.Simplex()), EUCLIDEAN, x0
 
 
+# --- Newton ---------------------------------------------------------------------------------------
+
+
+def ridge(A: Tensor, b: Tensor, weights: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
+    return lg.Composite(lg.LeastSquares(A, b), lg.SquaredNorm(weights)), lg.Newton(), _zeros(b, 5)
+
+
+def logistic(A: Tensor, c: Tensor, weights: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
+    """With a linear term, and labels that are the signs of the lasso's target."""
+    fit = lg.Logistic(A, TARGET.sign().to(A))
+    term = lg.SquaredNorm(weights) + lg.Linear(c)
+    return lg.Composite(fit, term), lg.Newton(), _zeros(c, 5)
+
+
 # --- primal–dual ----------------------------------------------------------------------------------
 
 SIGNAL = torch.tensor([0.1, 0.2, 0.0, 1.1, 0.9, 1.0, 1.3, -0.4], dtype=torch.float64)
@@ -179,6 +193,7 @@ def _number(value: float) -> Tensor:
 
 
 _COSTS = random(4, 3, 2, 3)
+_RIDGE = torch.tensor([0.1, 0.4, 0.2, 0.6, 0.3], dtype=torch.float64)
 _EDGES = 0.1 + 0.3 * random(5, 2, 2, 3).sigmoid()
 
 PROBLEMS = [
@@ -194,6 +209,8 @@ PROBLEMS = [
     Problem("nnls entropic", nnls_entropic, (A, POSITIVE_TARGET), 300),
     Problem("simplex least squares", simplex_least_squares, (A, MIXTURE), 300),
     Problem("simplex projected", simplex_projected, (A, MIXTURE), 200),
+    Problem("ridge", ridge, (A, TARGET, _RIDGE), 30),
+    Problem("logistic", logistic, (A, 0.1 * random(6, 5), _RIDGE), 40),
     Problem("tv 1d", tv_1d, (SIGNAL, _number(0.25)), 300),
     Problem("potts", potts, (_COSTS, _EDGES), 1000, isolated=False),
     Problem("smooth potts", smooth_potts, (_COSTS, _EDGES, _number(0.4), _number(0.4)), 250),
@@ -203,6 +220,8 @@ PROBLEMS = [
 
 ISOLATED = [p for p in PROBLEMS if p.isolated]
 SADDLES = [p for p in ISOLATED if p.is_saddle]
+SPLITTINGS = [p for p in PROBLEMS if not isinstance(p.build(*p.theta)[1], lg.Newton)]
+"""Those solved by the paper's algorithms, whose state is a point."""
 
 
 def by_name(name: str) -> Problem:

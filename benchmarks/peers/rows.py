@@ -47,6 +47,7 @@ def _equilibrium(iterations: int) -> tuple[str, ...]:
 
 _IMPLICIT = ("Implicit, tol 1e-4", "Implicit, tol 1e-6", "Implicit, tol 1e-10")
 _FEW = ("Implicit, 100 iterations, tol 1e-3", "Unroll, 100 iterations")
+_NEWTON = ("Newton, OneStep, tol 1e-6", "Newton, OneStep, tol 1e-10")
 
 TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     "lasso": {
@@ -136,7 +137,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "torchdeq": _equilibrium(500),
     },
     "ridge": {
-        "legato": _IMPLICIT,
+        "legato": (*_IMPLICIT, *_NEWTON),
         "jaxopt": (
             "custom_root, direct solve",
             "LBFGS implicit, default",
@@ -145,7 +146,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "torchopt": _LBFGS,
     },
     "logistic": {
-        "legato": _IMPLICIT,
+        "legato": (*_IMPLICIT, *_NEWTON),
         "jaxopt": (
             "LBFGS implicit, default",
             "LBFGS implicit, tol 1e-9",

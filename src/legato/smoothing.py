@@ -53,6 +53,9 @@ class LogBarrier(Function):
     def grad(self, x: Var) -> Var:
         return self.mu / (self.hi - x) - self.mu / (x - self.lo)
 
+    def hessian(self, x: Tensor) -> Tensor:
+        return torch.diag_embed(self.mu / (self.hi - x) ** 2 + self.mu / (x - self.lo) ** 2)
+
 
 @dataclass(frozen=True, eq=False)
 class SmoothAbsolute(Function):
@@ -69,6 +72,9 @@ class SmoothAbsolute(Function):
 
     def grad(self, x: Var) -> Var:
         return self.weight * x / torch.sqrt(x * x + self.mu**2)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return torch.diag_embed(self.weight * self.mu**2 * (x * x + self.mu**2) ** -1.5)
 
     def lipschitz(self) -> Tensor | float:
         weight = self.weight.detach().amax() if isinstance(self.weight, Tensor) else self.weight

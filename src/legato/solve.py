@@ -76,7 +76,10 @@ def solve(
     require_sound_data(problem, "The problem")
     report = Backward()
     with full_precision():
-        start = _require_own_state(algorithm, x0) if _is_state(x0) else algorithm.init(problem, x0)
+        if _is_state(x0):
+            start = algorithm.resume(problem, _require_own_state(algorithm, x0))
+        else:
+            start = algorithm.init(problem, x0)
         history = Trace() if trace else None
         done = gradient.differentiate(problem, algorithm, start, stop, history, report)
     if values_readable():

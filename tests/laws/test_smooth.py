@@ -19,11 +19,15 @@ def functions(dtype=torch.float64):
         "LeastSquares": lg.LeastSquares(A, b),
         "LeastSquares, weighted": lg.LeastSquares(A, b, weights),
         "LeastSquares of an operator": lg.LeastSquares(lg.Diagonal(A[0]), b[:5]),
+        "LeastSquares, scaled": lg.LeastSquares(A, b, 0.6),
         "Quadratic": lg.Quadratic(A.T @ A, b[:5]),
+        "Quadratic of an operator": lg.Quadratic(lg.Diagonal(rand(5, seed=6, dtype=dtype)), b[:5]),
         "Logistic": lg.Logistic(A, labels),
+        "Logistic of an operator": lg.Logistic(lg.Diagonal(A[0]), labels[:5]),
         "Smooth": lg.Smooth(lambda x: torch.logsumexp(A @ x, 0), constant=float(A.norm() ** 2)),
         "Linear": lg.Linear(b[:5]),
         "SquaredNorm": lg.SquaredNorm(0.7),
+        "SquaredNorm, weighted": lg.SquaredNorm(rand(5, seed=5, dtype=dtype)),
         "Zero": lg.Zero(),
         "Sum": lg.LeastSquares(A, b) + lg.SquaredNorm(0.3) + lg.Linear(b[:5]),
         "LogBarrier": LogBarrier(0.1, -2.0, 2.0),
@@ -51,6 +55,53 @@ def test_grad_is_the_derivative_of_value(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_hessian_is_the_derivative_of_grad(name):
+    f = functions()[name]
+    for x in (torch.zeros(5).double(), points(1)[0]):
+        assert not f.hessian(x).requires_grad
+        expected = torch.autograd.functional.jacobian(f.grad, x)
+        torch.testing.assert_close(f.hessian(x), expected, rtol=1e-12, atol=1e-12)
+        with torch.no_grad():
+            torch.testing.assert_close(f.hessian(x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "Smooth"])
+def test_hessians_of_a_batch_are_those_of_its_elements(name):
+    f = functions()[name]
+    x = 2 * rand(2, 3, 5, seed=4) - 1
+    each = torch.stack([torch.stack([f.hessian(row) for row in rows]) for rows in x])
+    torch.testing.assert_close(f.hessian(x).expand(2, 3, 5, 5), each, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hessian_can_be_differentiated(name):
+    f = functions()[name]
+    x = points(2)[0].requires_grad_()
+    H = f.hessian(x)
+    if H.requires_grad:
+        (found,) = torch.autograd.grad(H.sum(), x)
+        ahead, behind = x.detach() + 1e-5, x.detach() - 1e-5
+        slope = (f.hessian(ahead).sum() - f.hessian(behind).sum()) / 2e-5
+        assert float(found.sum()) == pytest.approx(float(slope), rel=1e-6, abs=1e-8)
+    else:  # a quadratic
+        torch.testing.assert_close(H, f.hessian(x.detach() + 1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hessian_inside_functional_transforms(name):
+    f = functions()[name]
+    x = points(3)[0]
+    weights = randn(5, 5, seed=7)
+    outside = x.clone().requires_grad_()
+    H = f.hessian(outside)
+    expected = torch.zeros(5).double()
+    if H.requires_grad:
+        (expected,) = torch.autograd.grad((weights * H).sum(), outside)
+    found = torch.func.grad(lambda z: (weights * f.hessian(z)).sum() + 0 * z.sum())(x)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_gradient_is_monotone_and_lipschitz(name):
     f = functions()[name]
     L = f.lipschitz()
@@ -59,7 +110,8 @@ def test_gradient_is_monotone_and_lipschitz(name):
         turn = f.grad(x) - f.grad(z)
         assert float(turn @ (x - z)) >= -1e-12
         if L is not None:
-            assert float(turn.norm()) <= float(L) * float((x - z).norm()) * (1 + 1e-9) + 1e-12
+            largest = torch.as_tensor(L, dtype=x.dtype).amax()  # one for each entry, or for all
+            assert float(turn.norm()) <= float(largest) * float((x - z).norm()) * (1 + 1e-9) + 1e-12
 
 
 def test_lipschitz_constants_are_tight_where_they_are_exact():

@@ -1,4 +1,4 @@
-"""Every gradient against central differences, on all nine problems."""
+"""Every gradient against central differences, on all problems."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from legato.gradients.sweeps import (
     reverse_forward_backward,
     reverse_primal_dual,
 )
-from problems import PROBLEMS, Problem, by_name, random, relative_error
+from problems import SPLITTINGS, Problem, by_name, random, relative_error
 
 N = 12
 
@@ -92,7 +92,7 @@ def abstract_partials(problem: Problem, iterations: int) -> tuple[list[StepParti
     return partials, z
 
 
-@pytest.mark.parametrize("name", [p.name for p in PROBLEMS])
+@pytest.mark.parametrize("name", [p.name for p in SPLITTINGS])
 def test_abstract_sweep(name: str) -> None:
     problem = by_name(name)
     partials, z = abstract_partials(problem, N)

@@ -38,10 +38,12 @@ def _with(problem: str, prepare: Callable[[dict[str, Tensor], Seen], Any], note:
     return build
 
 
-def _regression(problem: str, gradient: Any, stop: lg.Stop, inertia: Any = None):  # type: ignore[no-untyped-def]
-    def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
+def _regression(problem: str, gradient: Any, stop: lg.Stop, inertia: Any = None, algorithm=None):  # type: ignore[no-untyped-def]
+    if algorithm is None:
         algorithm = lg.ForwardBackward(inertia=_MOMENTUM if inertia is None else inertia)
-        X = lg.Dense(t["X"])  # made once: it remembers its norm
+
+    def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
+        X = lg.Dense(t["X"])  # made once: it remembers its norm, and XᵀX for Newton
         fit: Any = lg.LeastSquares(X, t["y"])
         if problem == "logistic":
             fit = lg.Logistic(X, t["y"])
@@ -130,6 +132,16 @@ def _few(problem: str):  # type: ignore[no-untyped-def]
     }
 
 
+def _newton(problem: str) -> dict[str, Any]:
+    """At its solution one step of Newton's method has the exact derivative."""
+    return {
+        f"Newton, OneStep, tol {name}": _regression(
+            problem, lg.OneStep(), lg.Stop(100, tol=tol), algorithm=lg.Newton()
+        )
+        for name, tol in {"1e-6": 1e-6, "1e-10": 1e-10}.items()
+    }
+
+
 _TOLERANCES = {"Implicit, tol 1e-4": 1e-4, "Implicit, tol 1e-6": 1e-6, "Implicit, tol 1e-10": 1e-10}
 _FLAT = lg.Implicit(lg.CG(tol=1e-6, iterations=2000))
 _SLOW = lg.Implicit(lg.GMRES(tol=1e-8, iterations=1000))
@@ -140,6 +152,7 @@ METHODS: Methods = {
     problem: {
         name: _regression(problem, *_tolerance(tol), inertia) for name, tol in _TOLERANCES.items()
     }
+    | (_newton(problem) if problem in ("ridge", "logistic") else {})
     for problem, inertia in {
         "lasso": None,
         "elastic_net": None,

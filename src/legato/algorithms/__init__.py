@@ -3,6 +3,7 @@
 from legato.algorithms.base import Algorithm, Halves
 from legato.algorithms.forward_backward import Backtracking, ForwardBackward, Nesterov
 from legato.algorithms.loop import Run, Stop, Trace, run
+from legato.algorithms.newton import Newton
 from legato.algorithms.primal_dual import Average, PrimalDual
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "ForwardBackward",
     "Halves",
     "Nesterov",
+    "Newton",
     "PrimalDual",
     "Run",
     "Stop",

@@ -55,6 +55,10 @@ class Algorithm(ABC):
     def solution(self, state: State) -> Var:
         """The point that a state stands for."""
 
+    def resume(self, problem: Any, state: State) -> State:
+        """A state of an earlier solution, perhaps of another problem, as a start for this one."""
+        return state
+
     def dual(self, state: State) -> Var | None:
         """The dual variable, for algorithms that have one."""
         return None

@@ -13,6 +13,7 @@ from legato import _tree as tree
 from legato._checks import require_nonnegative
 from legato._tree import Var, tree_map
 from legato.errors import InputError, MissingConjugateError
+from legato.functions.curvature import hessian_by_autograd
 from legato.geometry import Entropy, Euclidean, Geometry
 
 
@@ -60,6 +61,19 @@ class Function(ABC):
     def is_smooth(self) -> bool:
         return type(self).grad is not Function.grad
 
+    def hessian(self, x: Tensor) -> Tensor:
+        """∇²f(x), (…, n, n) for x of shape (…, n) whose leading axes are a batch.
+
+        Its leading axes broadcast against those of x: what a batch shares is given once. Without a
+        closed form the gradient is differentiated, which takes n products.
+        """
+        if not self.is_smooth:
+            raise InputError(
+                f"{type(self).__name__} is not smooth: it has no Hessian. Use ForwardBackward, "
+                "which needs its prox only, or legato.smoothed(problem, mu)."
+            )
+        return hessian_by_autograd(self.grad, x, type(self).__name__)
+
     def lipschitz(self) -> Tensor | float | None:
         """A Lipschitz constant of ∇f, or None where it is unknown."""
         return None
@@ -106,6 +120,9 @@ class Zero(Function):
     def grad(self, x: Var) -> Var:
         return tree_map(torch.zeros_like, x)
 
+    def hessian(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[-1], x.shape[-1])
+
     def lipschitz(self) -> float:
         return 0.0
 
@@ -133,6 +150,9 @@ class Linear(Function):
 
     def grad(self, x: Var) -> Var:
         return self.c.expand_as(x)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[-1], x.shape[-1])
 
     def lipschitz(self) -> float:
         return 0.0
@@ -169,11 +189,24 @@ class Kernel(Function):
 
     def value(self, x: Var) -> Tensor:
         if isinstance(self.weight, Tensor) and self.weight.numel() > 1:
-            raise InputError("The value of a kernel needs a scalar weight.")
+            if isinstance(self.geometry, Euclidean):
+                return 0.5 * (self.weight * x * x).sum()
+            raise InputError(
+                f"The value of a kernel of {self.geometry!r} needs a scalar weight, not one of "
+                f"shape {tuple(self.weight.shape)}."
+            )
         return self.weight * self.geometry.value(x)
 
     def grad(self, x: Var) -> Var:
         return tree_map(lambda t: self.weight * t, self.geometry.mirror(x))
+
+    def hessian(self, x: Tensor) -> Tensor:
+        if not isinstance(self.geometry, Euclidean):
+            return super().hessian(x)
+        weight = torch.as_tensor(self.weight, dtype=x.dtype, device=x.device)
+        if weight.ndim == 0 or weight.shape[-1] == 1:
+            weight = weight.expand(*weight.shape[:-1], x.shape[-1])
+        return torch.diag_embed(weight)
 
     def lipschitz(self) -> Tensor | float | None:
         if not isinstance(self.geometry, Euclidean):
@@ -241,6 +274,12 @@ class Sum(Function):
         total = self.terms[0].grad(x)
         for term in self.terms[1:]:
             total = tree_map(torch.add, total, term.grad(x))
+        return total
+
+    def hessian(self, x: Tensor) -> Tensor:
+        total = self.terms[0].hessian(x)
+        for term in self.terms[1:]:
+            total = total + term.hessian(x)
         return total
 
     def lipschitz(self) -> Tensor | float | None:

@@ -86,6 +86,17 @@ class LeastSquares(_DataTerm):
             residual = self.weight * residual
         return self.operator.adjoint(residual)
 
+    def hessian(self, x: Tensor) -> Tensor:
+        if not isinstance(self.operator, Dense):
+            return super().hessian(x)
+        if not isinstance(self.weight, Tensor):
+            gram = self.operator.gram()
+            return gram if self.weight is _ONE else self.weight * gram
+        if self.weight.ndim == 0 or self.weight.shape[-1] == 1:  # the same for all rows
+            weight = self.weight if self.weight.ndim == 0 else self.weight.unsqueeze(-1)
+            return weight * self.operator.gram()
+        return self.operator.gram(self.weight)
+
     def lipschitz(self) -> Tensor | float | None:
         weight = self.weight.detach().amax() if isinstance(self.weight, Tensor) else self.weight
         return weight * _square(self.operator.norm(self.start()))
@@ -115,6 +126,9 @@ class Quadratic(Function):
 
     def grad(self, x: Var) -> Var:
         return self.Q(x) + self.c
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return self.Q.matrix if isinstance(self.Q, Dense) else super().hessian(x)
 
     def lipschitz(self) -> Tensor:
         return self.Q.norm(self.start())
@@ -150,6 +164,12 @@ class Logistic(_DataTerm):
 
     def grad(self, x: Var) -> Var:
         return self.operator.adjoint(-self.b * torch.sigmoid(-self._margin(x)))
+
+    def hessian(self, x: Tensor) -> Tensor:
+        if not isinstance(self.operator, Dense):
+            return super().hessian(x)
+        p = torch.sigmoid(self._margin(x))
+        return self.operator.gram(self.b * self.b * p * (1 - p))
 
     def lipschitz(self) -> Tensor:
         largest = self.b.detach().abs().amax() ** 2

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from legato._checks import values_readable
 from legato._tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator, lanczos_norm
 
 _EXACT_UP_TO = 512
 """Smaller side of a matrix up to which an eigenvalue decomposition is cheaper than Lanczos."""
+
+
+_SMALL = 64
+"""Columns up to which a product costs less than putting its halves together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +37,7 @@ class Dense(Operator):
 
     matrix: Tensor
     _norm: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _gram: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.matrix.ndim < 2:
@@ -66,6 +72,24 @@ class Dense(Operator):
                 f"{tuple(self.matrix.shape)}, but the vector has shape {tuple(v.shape)}."
             )
 
+    def gram(self, weights: Tensor | None = None) -> Tensor:
+        """AᵀWA for a diagonal matrix W of ``weights``, of shape (…, m), or for the identity.
+
+        AᵀA is remembered like the norm, unless the matrix itself is to be differentiated.
+        """
+        A = self.matrix
+        if weights is not None and not _are_alike(weights):
+            return _symmetric_product(A, weights.unsqueeze(-1) * A)
+        if weights is not None:
+            return weights.flatten()[0] * self.gram()
+        if A.requires_grad or A.is_inference() or not values_readable():
+            return _symmetric_product(A, A)
+        version = (A.data_ptr(), A._version)
+        if version not in self._gram:
+            self._gram.clear()
+            self._gram[version] = _symmetric_product(A, A)
+        return self._gram[version]
+
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
         """‖A‖₂; for a batch of matrices one norm each, shaped to broadcast against vectors."""
@@ -98,3 +122,22 @@ def _apply(A: Tensor, x: Tensor) -> Tensor:
         return A @ x if x.ndim == 1 else x @ A.mT
     # As a row: torch multiplies a batch of matrices by columns several times more slowly on a CPU.
     return (x.unsqueeze(-2) @ A.mT).squeeze(-2)
+
+
+def _are_alike(weights: Tensor) -> bool:
+    """Whether all weights are the same number, as those of Logistic are where a solve begins."""
+    if weights.requires_grad or weights.device.type != "cpu" or not values_readable():
+        return False
+    return bool((weights == weights.flatten()[0]).all())
+
+
+def _symmetric_product(A: Tensor, WA: Tensor) -> Tensor:
+    """AᵀWA for diagonal W: of the two blocks off the diagonal one is computed, one is copied."""
+    n = A.shape[-1]
+    if n < _SMALL:
+        return A.mT @ WA
+    half = n // 2
+    first = A[..., :half].mT @ WA[..., :half]
+    second = A[..., half:].mT @ WA
+    top = torch.cat((first, second[..., :half].mT), -1)
+    return torch.cat((top, second), -2)

@@ -1,0 +1,92 @@
+"""Second derivatives of a function that only knows its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from legato._checks import inside_functional_transform, values_readable
+from legato._graph import leaves_behind
+from legato._tree import Var
+from legato.errors import InputError
+
+
+def hessian_by_autograd(grad: Callable[[Var], Var], x: Tensor, name: str) -> Tensor:
+    r"""∇²f(x) of shape (…, n, n) for x of shape (…, n), by differentiating the gradient.
+
+    .. math:: H_{ij} = ∂(∇f)_i/∂x_j
+
+    One product with the Hessian for each of the n entries, all batch elements at once; a random
+    product checks that those have nothing to do with each other.
+    Reference: Griewank and Walther (2008), Section 5.4.
+    """
+    if inside_functional_transform():
+        return _inside_transform(grad, x)
+    attached = torch.is_grad_enabled()
+    with torch.enable_grad():
+        point = x if attached and x.requires_grad else x.detach().requires_grad_()
+        slope = grad(point)
+        if not slope.requires_grad:  # affine
+            return x.new_zeros(*x.shape, x.shape[-1])
+        # A point made here must not pass for something that wants a gradient.
+        attached = attached and (x.requires_grad or bool(leaves_behind([slope], [point])))
+        rows = _rows(slope, point, attached)
+    if x.ndim > 1 and values_readable():
+        _require_separate(slope, point, rows.detach(), name)
+    return rows if attached else rows.detach()
+
+
+def _rows(slope: Tensor, point: Tensor, attached: bool) -> Tensor:
+    units = _units(point)
+
+    def pull(cotangents: Tensor, batched: bool) -> Tensor:
+        (found,) = torch.autograd.grad(
+            slope,
+            point,
+            cotangents,
+            retain_graph=True,
+            create_graph=attached,
+            allow_unused=True,
+            is_grads_batched=batched,
+        )
+        return torch.zeros_like(cotangents) if found is None else found
+
+    try:
+        rows = pull(units, batched=True)
+    except RuntimeError:  # an operation that cannot be batched
+        rows = torch.stack([pull(unit, batched=False) for unit in units])
+    return rows.movedim(0, -2)
+
+
+def _require_separate(slope: Tensor, point: Tensor, rows: Tensor, name: str) -> None:
+    """Refuse a function that couples batch elements: rows would be sums over all of them."""
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
+    (whole,) = torch.autograd.grad(slope, point, probe, retain_graph=True, allow_unused=True)
+    if whole is None:
+        return
+    apart = (rows.mT @ probe.unsqueeze(-1)).squeeze(-1)
+    error = float((apart - whole).norm())
+    if error > torch.finfo(point.dtype).eps ** 0.5 * float(whole.norm()):
+        raise InputError(
+            f"{name} couples the leading axes of a variable of shape {tuple(point.shape)}, but a "
+            "Hessian takes them for a batch of separate problems (a product with it differs by "
+            f"{error:.1e}, relative to {float(whole.norm()):.1e}). Write it as a function of a "
+            "vector, or use ForwardBackward, which needs no Hessian."
+        )
+
+
+def _inside_transform(grad: Callable[[Var], Var], x: Tensor) -> Tensor:
+    _, pull, *_ = vjp(grad, x)
+    (rows,) = vmap(pull)(_units(x))
+    return rows.movedim(0, -2)
+
+
+def _units(x: Tensor) -> Tensor:
+    """The n unit vectors, each for all batch elements: (n, …, n)."""
+    n = x.shape[-1]
+    units = torch.eye(n, dtype=x.dtype, device=x.device)
+    return units.reshape(n, *(1,) * (x.ndim - 1), n).expand(n, *x.shape)
