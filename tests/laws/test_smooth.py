@@ -27,6 +27,7 @@ def functions(dtype=torch.float64):
         "Smooth": lg.Smooth(lambda x: torch.logsumexp(A @ x, 0), constant=float(A.norm() ** 2)),
         "Linear": lg.Linear(b[:5]),
         "SquaredNorm": lg.SquaredNorm(0.7),
+        "SquaredNorm, one weight": lg.SquaredNorm(rand(1, seed=5, dtype=dtype)),
         "SquaredNorm, weighted": lg.SquaredNorm(rand(5, seed=5, dtype=dtype)),
         "Zero": lg.Zero(),
         "Sum": lg.LeastSquares(A, b) + lg.SquaredNorm(0.3) + lg.Linear(b[:5]),

@@ -122,6 +122,16 @@ def test_the_line_search_where_full_steps_would_fail(start):
     torch.testing.assert_close(x, torch.ones(2).double())
 
 
+@pytest.mark.parametrize("seed", [4, 5, 7, 9, 11])
+def test_it_does_not_leap_to_and_fro(seed):
+    """Nearly |x|: full steps overshoot by far, and energies at mirrored points are the same."""
+    energy = lg.Smooth(lambda x: 100 * torch.sqrt(1 + (x / 0.1) ** 2))
+    problem = lg.Composite(energy, lg.SquaredNorm(0.005))
+    found = lg.solve(problem, lg.Newton(), 10 * randn(6, seed=seed), stop=lg.Stop(40, tol=1e-10))
+    assert found.converged
+    assert bool((found.value.abs() < 1e-8).all())
+
+
 def test_a_large_constant_does_not_hide_descent():
     """Energies of 1e12 differ by rounding only; their slopes still tell."""
     problem = lg.Composite(lg.Smooth(lambda x: torch.sqrt(1 + x * x) + 1e12))

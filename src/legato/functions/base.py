@@ -188,14 +188,17 @@ class Kernel(Function):
         require_nonnegative(self.weight, "The weight of a kernel")
 
     def value(self, x: Var) -> Tensor:
-        if isinstance(self.weight, Tensor) and self.weight.numel() > 1:
+        weight = self.weight
+        if isinstance(weight, Tensor) and weight.ndim > 0:
             if isinstance(self.geometry, Euclidean):
-                return 0.5 * (self.weight * x * x).sum()
-            raise InputError(
-                f"The value of a kernel of {self.geometry!r} needs a scalar weight, not one of "
-                f"shape {tuple(self.weight.shape)}."
-            )
-        return self.weight * self.geometry.value(x)
+                return 0.5 * (weight * x * x).sum()
+            if weight.numel() > 1:
+                raise InputError(
+                    f"The value of a kernel of {self.geometry!r} needs a scalar weight, not one of "
+                    f"shape {tuple(weight.shape)}."
+                )
+            weight = weight.reshape(())
+        return weight * self.geometry.value(x)
 
     def grad(self, x: Var) -> Var:
         return tree_map(lambda t: self.weight * t, self.geometry.mirror(x))
