@@ -25,7 +25,7 @@ _FISTA = ("custom_root, FISTA 1000, default", "custom_root, FISTA 1000, CG 1e-10
 _LBFGS = ("custom_root, L-BFGS, default", "custom_root, L-BFGS, CG 1e-10")
 _QPLAYER = ("QPLayer, default", "QPLayer, backward tolerances 1e-9")
 _CONES = ("default solver", "Clarabel")
-_BY_LSMR = "SCS, eps 1e-8, backward by lsmr"
+_BY_LSMR = "default solver, eps 1e-8, lsmr"
 
 
 def _fixed_point(iterations: int) -> tuple[str, ...]:

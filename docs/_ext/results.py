@@ -192,6 +192,30 @@ def tv() -> Table:
     return Table(head, rows, (0, 1), (TV_CPU,))
 
 
+TV_GPU = "benchmarks/results/tv_h200.json"
+
+
+def tv_gpu() -> Table:
+    rows = []
+    for problem, found in load(TV_GPU).items():
+        if not isinstance(found, dict) or "floor_ms" not in found:
+            continue
+        shape, kind = problem.split(", ")
+        floors = (milliseconds(found["floor_ms"][what]) for what in BOTH)
+        rows.append((shape.replace("x", " × "), kind, "floor", *floors))
+        rows += [
+            (
+                shape.replace("x", " × "),
+                kind,
+                who,
+                *(milliseconds(found[what][who]["ms"]) for what in BOTH),
+            )
+            for who in found["forward"]
+        ]
+    head = ("images", "norm", "who", "forward, ms", "and reverse, ms")
+    return Table(head, rows, (0, 1, 2), (TV_GPU,))
+
+
 SEGMENT = "experiments/segment/table/results.json"
 
 
@@ -273,6 +297,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "potts-gpu": potts_gpu,
     "potts-cpu": potts_cpu,
     "tv": tv,
+    "tv-gpu": tv_gpu,
     "segment": segment,
     "iterations": iterations,
     "toy": toy,

@@ -15,11 +15,9 @@ from contestants.torch_side import contestant
 SOLVERS: dict[str, dict[str, Any]] = {
     "default solver": {},
     "SCS, eps 1e-8": {"solve_method": "SCS", "eps": 1e-8, "max_iters": 20000},
-    "SCS, eps 1e-8, backward by lsmr": {
-        "solve_method": "SCS", "eps": 1e-8, "max_iters": 20000, "mode": "lsmr",
-    },
+    "default solver, eps 1e-8, lsmr": {"eps": 1e-8, "mode": "lsmr"},
     "Clarabel": {"solve_method": "Clarabel"},
-}  # fmt: skip
+}
 
 
 def _lasso(problem: str, data: Data) -> tuple[cp.Problem, list[cp.Parameter], cp.Variable]:
