@@ -176,10 +176,10 @@ CASES = {
     "ridge": Case(
         ridge, GMRES, "after 12 backward products", says=warn(INEXACT, ONE, TEN, HUNDRED)
     ),
-    "lasso": Case(of("lasso"), GMRES, "after 4 backward products", says=warn(INEXACT, TEN)),
+    "lasso": Case(of("lasso"), CG, "after 3 backward products", says=warn(INEXACT, ONE, TEN)),
     "ill-conditioned lasso": Case(
         ill_conditioned_lasso,
-        GMRES,
+        CG,
         "backward products, where Unroll() takes",
         says=warn(INEXACT, ONE, TEN, HUNDRED),
         stop=lg.Stop(3000, tol=1e-10),
@@ -196,7 +196,7 @@ CASES = {
         of("smooth potts"),
         GMRES,
         "after 9 backward products",
-        says=warn(INEXACT, TEN),
+        says=warn(INEXACT, ONE, TEN),
         stop=lg.Stop(80),
     ),
     "slow tv": Case(
@@ -213,14 +213,14 @@ CASES = {
         None,
         "not unique",
         frozenset({Sign.NOT_UNIQUE}),
-        warn(LOST, GMRES, CG, BICG, DENSE, TEN, HUNDRED),
+        warn(LOST, GMRES, CG, BICG, DENSE, TEN, HUNDRED) | warn(INEXACT, ONE),
     ),
     "equal columns": Case(
         equal_columns,
         "Unroll()",
         "the one that this start leads to",
         frozenset({Sign.NOT_UNIQUE}),
-        warn(LOST, GMRES, CG, BICG, DENSE, HUNDRED) | warn(INEXACT, TEN),
+        warn(LOST, GMRES, CG, BICG, DENSE, HUNDRED) | warn(INEXACT, ONE, TEN),
     ),
     "toy at θ = 0": Case(
         lambda: toy(0.0),
@@ -241,7 +241,7 @@ CASES = {
         "Unroll()",
         "generalised gradient: strict complementarity fails",
         frozenset({Sign.NO_STRICT_COMPLEMENTARITY, Sign.NOT_CONFIRMED}),
-        warn(INEXACT, TEN),
+        warn(INEXACT, ONE, TEN),
     ),
     "ρ > 1": Case(
         unstable,

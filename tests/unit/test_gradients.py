@@ -196,7 +196,7 @@ def test_a_gradient_of_zero_is_reported_as_such():
         lg.Implicit(lg.BiCGStab()),
         lg.Implicit(lg.CG()),
         lg.Implicit(lg.DenseSolver()),
-        lg.OneStep(),
+        lg.OneStep(tol=None),
         lg.Piggyback(),
     ],
     ids=str,
@@ -274,7 +274,7 @@ def test_a_checkpoint_evaluates_a_callable_twice_and_no_more():
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, for looking at its modules
 @pytest.mark.parametrize(
     "strategy",
-    [lg.Implicit(), lg.FixedPoint(), lg.OneStep(), lg.Piggyback(), lg.Unroll(), None],
+    [lg.Implicit(), lg.FixedPoint(), lg.OneStep(tol=None), lg.Piggyback(), lg.Unroll(), None],
     ids=lambda s: "Forward" if s is None else type(s).__name__,
 )
 def test_nothing_of_a_solve_stays_behind(strategy):

@@ -298,3 +298,13 @@ def test_autocast_never_reaches_inside_a_solver(gradient):
         cast = run()
     for a, b_ in zip(plain, cast, strict=True):
         torch.testing.assert_close(a, b_, rtol=1e-6, atol=1e-7)
+
+
+def test_the_residual_of_very_large_numbers_is_a_number():
+    """In float32 the norm of 1e20 overflows; a change divided by it would look like convergence."""
+    data = lg.LeastSquares(torch.eye(3), torch.full((3,), 1e20))
+    problem = lg.Composite(data)
+    found = lg.solve(problem, lg.ForwardBackward(0.01), stop=lg.Stop(5000, tol=1e-6))
+    assert found.converged
+    assert found.iterations > 500
+    torch.testing.assert_close(found.value, torch.full((3,), 1e20), rtol=1e-3, atol=0)

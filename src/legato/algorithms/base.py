@@ -103,5 +103,11 @@ class Algorithm(ABC):
     def residual(self, before: State, after: State) -> Tensor:
         """The change of the points in one iteration, relative where their norm exceeds 1."""
         old, new = self.points(before), self.points(after)
-        change = tree.norm(tree.tree_map(torch.sub, new, old))
-        return change / torch.clamp(tree.norm(new), min=1)
+        change = _wide_norm(tree.tree_map(torch.sub, new, old))
+        return (change / torch.clamp(_wide_norm(new), min=1)).to(tree.leaves(new)[0].dtype)
+
+
+def _wide_norm(x: Var) -> Tensor:
+    """The norm in float64: in float32 that of numbers above 1e19 is infinite, and a change 0."""
+    parts = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tree.leaves(x)]
+    return torch.linalg.vector_norm(torch.stack(parts))

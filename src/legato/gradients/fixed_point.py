@@ -258,7 +258,7 @@ class OneStep(FixedPointGradient):
     (tensor(-0.9000), 0.1)
     """
 
-    tol: float | None = 0.5
+    tol: float | None = 0.1
 
     def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
         result = Neumann(None, 1).solve(linearisation.transposed, tree.flatten(xi))
