@@ -54,12 +54,15 @@ def one_thread() -> dict[str, str]:
 
 
 def limits(seconds: float) -> Callable[[], None]:
-    """CPU time and memory, set in the child before it starts.
+    """One core, CPU time and memory, set in the child before it starts.
 
-    RLIMIT_DATA bounds what is allocated; address space alone is cheap, and XLA takes much of it.
+    XLA computes on all cores that it sees, whatever its flags say. RLIMIT_DATA bounds what is
+    allocated; address space alone is cheap, and XLA takes much of it.
     """
+    core = max(os.sched_getaffinity(0))
 
     def apply() -> None:
+        os.sched_setaffinity(0, {core})
         resource.setrlimit(resource.RLIMIT_DATA, (CAP_GIB * 2**30,) * 2)
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds),) * 2)
 

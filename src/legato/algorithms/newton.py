@@ -12,7 +12,7 @@ from legato._checks import as_number, values_readable
 from legato._tree import Var
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import is_empty, mirror_start
-from legato.errors import DivergenceError, DomainError, InputError, StepError
+from legato.errors import DivergenceError, DomainError, InputError, LegatoError, StepError
 from legato.functions import Function, Zero
 from legato.geometry import Euclidean
 from legato.problems import Composite
@@ -272,11 +272,11 @@ def _factorise(H: Tensor, who: str) -> Tensor:
     return factor
 
 
-def _not_definite(H: Tensor, who: str) -> InputError:
+def _not_definite(H: Tensor, who: str) -> LegatoError:
     matrices = H.reshape(-1, *H.shape[-2:])
     sound = torch.isfinite(matrices).all(-1).all(-1)
     if not bool(sound.all()):
-        return DivergenceError(  # type: ignore[return-value]
+        return DivergenceError(
             f"{who}: the Hessian holds NaN or infinity. Start closer to the solution, or look for "
             "non-finite values in the problem."
         )
