@@ -38,4 +38,18 @@ def test_the_gains_are_the_result_file_s(results):
     for row in ("filters", "TV, λ(y)", "filters, λ(y)"):
         assert f"+{gain[row]['BSD68']:.2f}" in PAGE
     assert gain["filters, λ(y)"]["BSD68"] >= results["target"]
+    for sigma in ("15", "50"):
+        assert f"+{results['gain'][sigma]['filters, λ(y)']['BSD68']:.2f}" in PAGE
+
+
+def test_what_is_said_of_bm3d_is_so(results):
+    def behind(sigma: str, images: str) -> float:
+        rows = results["table"][sigma]
+        return rows["BM3D"][images]["psnr"] - rows["filters, λ(y)"][images]["psnr"]
+
+    assert all(abs(behind(sigma, "BSD68")) < 0.1 for sigma in results["table"])
+    assert all(0.25 < behind(sigma, "Set12") < 0.55 for sigma in results["table"])
+
+
+def test_the_steps_are_the_result_file_s(results):
     assert str(results["training"]["25"]["filters"]["steps"]) in PAGE

@@ -77,9 +77,12 @@ def main() -> None:
     else:
         model.load_state_dict(load_file(path))
     sets = read_sets(arguments.data)
-    # Another seed: not the same patches again, in the same order.
+    # Another seed each time: not the same patches again, in the same order.
+    earlier, trained = 0, row.get("training")
+    while trained:
+        earlier, trained = earlier + 1, trained.get("after")
     recipe = Recipe(
-        steps=10**6, batch=arguments.batch, lr=arguments.lr, seed=1, seconds=arguments.seconds
+        steps=10**6, batch=arguments.batch, lr=arguments.lr, seed=earlier, seconds=arguments.seconds
     )
     course = train(model, sets.train, sigma, recipe, device, say)
     save_tensors(model, path)
@@ -87,8 +90,8 @@ def main() -> None:
         name: score(model, images, sigma, device) for name, images in sets.tests.items()
     }
     row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    earlier = {} if fresh else {"after": row["training"]}
-    row["training"] = course | {"recipe": asdict(recipe)} | provenance(device) | earlier
+    before = {} if fresh else {"after": row["training"]}
+    row["training"] = course | {"recipe": asdict(recipe)} | provenance(device) | before
     # Read again: another row may have been trained on meanwhile.
     now = results_of(folder) or found
     now["rows"][arguments.row] = row
