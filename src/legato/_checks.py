@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from legato.errors import InputError
 
@@ -20,6 +21,24 @@ def values_readable() -> bool:
     if torch.compiler.is_compiling() or inside_functional_transform():
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def wide_norm(tensor: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:
+    """The Euclidean norm in float64, where the device has it.
+
+    In float32 the norm of numbers above 1e19 is infinite, and what is divided by it zero.
+    """
+    wide = None if tensor.device.type == "mps" else torch.float64
+    return torch.linalg.vector_norm(tensor, dim=dims, dtype=wide)
+
+
+def may_be_differentiated(tensor: Tensor) -> bool:
+    """Whether a derivative of what is computed from a tensor may be asked for, in any mode.
+
+    Inside a torch.func transform, and for the duals of forward mode, requires_grad says nothing.
+    """
+    recorded = tensor.requires_grad and torch.is_grad_enabled()
+    return recorded or inside_functional_transform() or forward_ad._current_level >= 0
 
 
 def inside_functional_transform() -> bool:

@@ -129,3 +129,48 @@ def test_the_probe():
     require_symmetric(lambda v: 2 * v, b)
     with pytest.raises(GradientError, match="one step size"):
         require_symmetric(lambda v: v.roll(1), b)
+
+
+def test_what_a_ball_sees_is_the_range_of_its_projection():
+    y = torch.cat([randn(6, 3, seed=9), torch.tensor([[0.1, 0.2, 0.0]], dtype=torch.float64)])
+    radius = torch.full((7, 1), 0.8, dtype=torch.float64)
+    radius[0] = 0.0  # a ball that is a point: nothing is seen
+    ball = lg.L2Ball(radius)
+    P = torch.autograd.functional.jacobian(lambda t: lg.prox(ball, lg.Euclidean(), t, 1.0), y)
+    P = P.reshape(21, 21)
+    Pi = torch.stack([ball.along(y, e.reshape(7, 3)).flatten() for e in torch.eye(21).double()], 1)
+    torch.testing.assert_close(Pi, Pi.mT)
+    torch.testing.assert_close(Pi @ Pi, Pi)
+    torch.testing.assert_close(Pi @ P, P)
+    assert torch.linalg.matrix_rank(P) == torch.linalg.matrix_rank(Pi)
+
+
+@pytest.mark.parametrize("coordinate", range(8))
+def test_a_cotangent_does_not_decide_what_the_prox_is(coordinate):
+    """On one coordinate P looks like a multiple of the identity, which it is not."""
+
+    def gradient(solver):
+        t = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+        weights = torch.logspace(-1, 2, 8, dtype=torch.float64)
+        problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(t) + lg.SquaredNorm(weights))
+        algorithm = lg.ForwardBackward(0.02)
+        solution = lg.solve(problem, algorithm, gradient=lg.Implicit(solver), stop=UNTIL)
+        solution.value[coordinate].backward()
+        return float(t.grad), solution.backward
+
+    found, report = gradient(lg.CG(1e-10))
+    assert found == pytest.approx(gradient(lg.GMRES(1e-12))[0], rel=1e-7, abs=1e-12)
+    assert report.converged
+    assert report.iterations <= 9
+
+
+def test_a_loss_without_a_gradient_is_named():
+    from legato.errors import NonFiniteGradientWarning
+
+    t = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(t))
+    for solver in (lg.CG(), lg.GMRES()):
+        solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(solver), stop=UNTIL)
+        with pytest.warns(NonFiniteGradientWarning, match="between the solution and the loss"):
+            (solution.value.sum() * float("nan")).backward()
+        assert t.grad.isnan()

@@ -425,3 +425,51 @@ def test_an_entropy_from_the_interior():
     problem = lg.Composite(lg.Linear(c), lg.NegativeEntropy())
     x = lg.solve(problem, lg.Newton(), torch.ones(4).double(), stop=UNTIL).value
     torch.testing.assert_close(x, torch.exp(-1 - c))
+
+
+# --- what a review found --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("data", "start"), [(1.001, 0.99), (-0.001, 0.01)])
+def test_a_barrier_is_not_jumped_over_where_differences_are_rounding(data, start):
+    inside = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([data])), lg.Box(0.0, 1.0))
+    problem = lg.smoothed(inside, 1e-7)
+    stop = lg.Stop(60, tol=1e-6)
+    x = lg.solve(problem, lg.Newton(), torch.tensor([start]), stop=stop).value
+    assert 0 < float(x) < 1
+    assert bool(torch.isfinite(problem.smooth.value(x)))
+
+
+def test_a_coupling_that_does_not_see_constants_is_refused():
+    def energy(x):
+        change = (x[0] - x[1]).diff()
+        return 0.5 * change.square().sum() + 0.5 * x.square().sum()
+
+    with pytest.raises(InputError, match="couples the leading axes"):
+        lg.Smooth(energy).hessian(torch.zeros(2, 4))
+
+
+def test_an_indefinite_hessian_is_refused_inside_transforms_too():
+    def value(w):
+        Q = torch.diag(torch.tensor([1.0, -1.0]))
+        problem = lg.Composite(lg.Quadratic(Q, torch.ones(2) * w))
+        return lg.solve(problem, lg.Newton(), stop=lg.Stop(3)).value.sum()
+
+    with pytest.raises(InputError, match="positive definite"):
+        torch.func.grad(value)(torch.tensor(1.0))
+
+
+def test_logistic_curvature_does_not_cancel():
+    A, b = torch.eye(1), torch.ones(1)
+    for margin in (14.0, 18.0, 40.0):
+        found = lg.Logistic(A, b).hessian(torch.tensor([margin]))
+        exact = lg.Logistic(A.double(), b.double()).hessian(torch.tensor([margin]).double())
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0)
+
+
+def test_a_hessian_belongs_to_its_caller():
+    f = lg.LeastSquares(torch.eye(2), torch.ones(2))
+    q = lg.Quadratic(torch.eye(2), torch.ones(2))
+    for function in (f, q):
+        function.hessian(torch.zeros(2)).add_(100.0)
+        torch.testing.assert_close(function.hessian(torch.zeros(2)), torch.eye(2))

@@ -79,7 +79,10 @@ def _layer(problem: str, settings: dict[str, Any]):  # type: ignore[no-untyped-d
                     parameters = (t["A"], *parameters)
                 elif problem in ("lasso", "elastic_net") or problem.startswith("potts"):
                     parameters = tuple(parameters[0].unbind())
-                (value,) = layer(*parameters, solver_args=dict(settings))
+                options = dict(settings)
+                if not any(p.requires_grad for p in parameters):
+                    options.pop("mode", None)  # a solve without a derivative does not take it
+                (value,) = layer(*parameters, solver_args=options)
                 return value
 
             return solve

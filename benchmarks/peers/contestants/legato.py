@@ -119,14 +119,14 @@ def _potts(problem: str, gradient: Any, stop: lg.Stop):  # type: ignore[no-untyp
 
 def _tolerance(tol: float, iterations: int = 5000) -> tuple[lg.Implicit, lg.Stop]:
     """The same tolerance for the solve and for its adjoint; the residual is read now and then."""
-    return lg.Implicit(lg.CG(tol=tol)), lg.Stop(iterations, tol=tol, every=10)
+    return lg.Implicit(lg.CG(tol=tol)), lg.Stop(iterations, tol=tol, every=5)
 
 
 def _few(problem: str):  # type: ignore[no-untyped-def]
     """As many iterations as one would unroll by hand, and an adjoint to match."""
     return {
         "Implicit, 100 iterations, tol 1e-3": _potts(
-            problem, lg.Implicit(lg.GMRES(tol=1e-3)), lg.Stop(100)
+            problem, lg.Implicit(lg.BiCGStab(tol=1e-3)), lg.Stop(100)
         ),
         "Unroll, 100 iterations": _potts(problem, lg.Unroll(), lg.Stop(100)),
     }
@@ -145,7 +145,7 @@ def _newton(problem: str) -> dict[str, Any]:
 _TOLERANCES = {"Implicit, tol 1e-4": 1e-4, "Implicit, tol 1e-6": 1e-6, "Implicit, tol 1e-10": 1e-10}
 _FLAT = lg.Implicit(lg.CG(tol=1e-6, iterations=2000))
 _SLOW = lg.Implicit(lg.GMRES(tol=1e-8, iterations=1000))
-_SHORT = lg.Implicit(lg.BiCGStab(tol=1e-8, iterations=2000))  # no basis: cheap for many unknowns
+_SHORT = lg.Implicit(lg.BiCGStab(tol=1e-6, iterations=2000))  # no basis: cheap for many unknowns
 
 METHODS: Methods = {
     # Where the smallest curvature is known to be large, a constant inertia saves a few iterations.
@@ -188,7 +188,9 @@ METHODS: Methods = {
     },
     "tv2d_isotropic": {
         "TotalVariation, Unroll 2000": _total_variation("tv2d_isotropic", 2000, lg.Unroll()),
-        "TotalVariation, Implicit 1000": _total_variation("tv2d_isotropic", 1000, _SHORT),
+        "TotalVariation, Implicit 1000": _total_variation(
+            "tv2d_isotropic", 1000, lg.Implicit(lg.CG(tol=1e-3, iterations=2000))
+        ),
     },
     "potts64": {
         "Implicit, 1000 iterations": _potts("potts64", _SLOW, lg.Stop(1000)),
@@ -196,7 +198,7 @@ METHODS: Methods = {
         **_few("potts64"),
     },
     "potts256": {
-        "Implicit, 500 iterations": _potts("potts256", _SLOW, lg.Stop(500)),
+        "Implicit, 500 iterations": _potts("potts256", _SHORT, lg.Stop(500)),
         "Unroll, 300 iterations": _potts("potts256", lg.Unroll(), lg.Stop(300)),
         **_few("potts256"),
     },

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from legato import _tree as tree
+from legato._checks import wide_norm
 from legato._tree import Var
 from legato.errors import DivergenceError
 
@@ -23,6 +24,7 @@ class Halves(NamedTuple):
     .. math:: \mathrm{step} = \mathrm{backward} ∘ \mathrm{forward}
 
     ``certain`` says that they are symmetric in any case; where it is False, that is to be checked.
+    ``along(half, v)``, where it is known, projects v onto the range of backward's Jacobian.
     Reference: Moreau (1965), for the proximal half.
 
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(2), torch.ones(2)), lg.L1(0.1))
@@ -33,6 +35,7 @@ class Halves(NamedTuple):
     forward: Callable[[State], State]
     backward: Callable[[State], State]
     certain: bool
+    along: Callable[[State, State], State] | None = None
 
 
 class Algorithm(ABC):
@@ -110,11 +113,9 @@ class Algorithm(ABC):
     def residual(self, before: State, after: State) -> Tensor:
         """The change of the points in one iteration, relative where their norm exceeds 1."""
         old, new = self.points(before), self.points(after)
-        change = _wide_norm(tree.tree_map(torch.sub, new, old))
-        return (change / torch.clamp(_wide_norm(new), min=1)).to(tree.leaves(new)[0].dtype)
+        change = _size(tree.tree_map(torch.sub, new, old))
+        return (change / torch.clamp(_size(new), min=1)).to(tree.leaves(new)[0].dtype)
 
 
-def _wide_norm(x: Var) -> Tensor:
-    """The norm in float64: in float32 that of numbers above 1e19 is infinite, and a change 0."""
-    parts = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tree.leaves(x)]
-    return torch.linalg.vector_norm(torch.stack(parts))
+def _size(x: Var) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack([wide_norm(t) for t in tree.leaves(x)]))

@@ -21,7 +21,7 @@ from legato.algorithms.start import (
     require_sound_mirror,
 )
 from legato.errors import InputError, StepError
-from legato.functions import mirror_prox, strong_convexity
+from legato.functions import L2Ball, mirror_prox, strong_convexity
 from legato.geometry import Euclidean, Geometry
 from legato.problems import Composite
 
@@ -319,7 +319,7 @@ class ForwardBackward(Algorithm):
 
         With a step per batch element they have so too, if the batch elements do not meet.
         """
-        alpha = self.rule
+        alpha, g = self.rule, problem.nonsmooth
         if not isinstance(self.geometry, Euclidean) or isinstance(alpha, Backtracking | None):
             return None
 
@@ -328,10 +328,15 @@ class ForwardBackward(Algorithm):
             return state._replace(mirror=tree.sub_scaled(state.mirror, alpha, gradient))
 
         def backward(half: Any) -> Any:
-            new = mirror_prox(problem.nonsmooth, self.geometry, half.mirror, alpha)
+            new = mirror_prox(g, self.geometry, half.mirror, alpha)
             return half._replace(mirror=new)
 
-        return Halves(forward, backward, certain=torch.as_tensor(alpha).numel() == 1)
+        def along(half: Any, v: Any) -> Any:
+            assert isinstance(g, L2Ball)
+            return v._replace(mirror=g.along(half.mirror, v.mirror))
+
+        one = torch.as_tensor(alpha).numel() == 1
+        return Halves(forward, backward, one, along if isinstance(g, L2Ball) else None)
 
     def steps(self, problem: Composite, state: Any) -> dict[str, Any]:
         return {"step": self._size(state.step)}

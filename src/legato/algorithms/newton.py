@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato._checks import as_number, values_readable
+from legato._checks import as_number, inside_functional_transform, values_readable
 from legato._tree import Var
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import is_empty, mirror_start
@@ -121,10 +121,12 @@ class Newton(Algorithm):
         """The first of t, t/2, t/4, … that descends: point, gradient, energy and the secant's t."""
         visible = torch.finfo(x.dtype).eps ** 0.5 * (1 + abs(old))
         promised = t * slope > visible
-        for halvings in range(self.most):
+        for _ in range(self.most):
             trial = torch.sub(x, direction, alpha=t)
             seen = t * slope > visible
-            value = as_number(_value(energy, trial)) if seen or halvings > 0 else old
+            value = as_number(
+                _value(energy, trial)
+            )  # also where it cannot tell: it may be infinite
             if value <= (old - _DESCENT * t * slope if seen else old + visible):
                 still = not seen and _is_below(direction, x, 0.95, t)
                 if still and promised:  # a long way was promised, and none of it descends
@@ -217,6 +219,8 @@ def _read(numbers: Tensor) -> list[float]:
     try:
         return numbers.tolist()
     except RuntimeError:
+        if not inside_functional_transform():
+            raise
         raise InputError(
             "Newton decides by values, which torch.func.vmap hides. Give it the whole batch "
             "instead: leading axes of the data are batches."
@@ -261,15 +265,13 @@ def _substitute(factor: Tensor, columns: Tensor) -> Tensor:
 def _factorise(H: Tensor, who: str) -> Tensor:
     """L with H = LLᵀ; refuses an H that is not positive definite beyond rounding."""
     factor, info = torch.linalg.cholesky_ex(H)
-    if values_readable():
-        with torch.no_grad():
-            # L_ii² / H_ii is what the other variables leave of H_ii.
-            left = factor.diagonal(dim1=-2, dim2=-1) ** 2 / H.diagonal(dim1=-2, dim2=-1)
-            floor = 8 * H.shape[-1] * torch.finfo(H.dtype).eps
-            if bool((info == 0).all()) and bool((left > floor).all()):
-                return factor
-        raise _not_definite(H.detach(), who)
-    return factor
+    with torch.no_grad():
+        # L_ii² / H_ii is what the other variables leave of H_ii.
+        left = factor.diagonal(dim1=-2, dim2=-1) ** 2 / H.diagonal(dim1=-2, dim2=-1)
+        floor = 8 * H.shape[-1] * torch.finfo(H.dtype).eps
+        if bool((info == 0).all()) and bool((left > floor).all()):
+            return factor
+    raise _not_definite(H.detach(), who)
 
 
 def _not_definite(H: Tensor, who: str) -> LegatoError:

@@ -65,16 +65,19 @@ def _require_separate(slope: Tensor, point: Tensor, name: str) -> None:
     """Refuse a function that couples batch elements: rows would be sums over all of them.
 
     A product with a vector that is zero on some elements is zero there if they are separate,
-    exactly so. The bits of their numbers tell any two of them apart.
+    exactly so; its other entries are random, since a coupling may not see constants. The bits of
+    their numbers tell any two elements apart.
     """
     batch = point.shape[:-1]
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
     number = torch.arange(batch.numel(), device=point.device).reshape(*batch, 1)
     for bit in range((batch.numel() - 1).bit_length()):
         away = (number >> bit) & 1 == 0
         (pulled,) = torch.autograd.grad(
             slope,
             point,
-            torch.where(away, 0, torch.ones_like(point)),
+            torch.where(away, 0, probe),
             retain_graph=True,
             allow_unused=True,
         )

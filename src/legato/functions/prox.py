@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from legato import _tree as tree
+from legato._checks import may_be_differentiated
 from legato._tree import Var, tree_map
 from legato.errors import MissingProxError
 from legato.functions.base import Function, Separable, Zero
@@ -221,7 +222,7 @@ def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     """Projection onto the simplex: subtract the threshold that makes the positive part sum to 1."""
     y = y - y.detach().amax(g.dim, keepdim=True)  # projections do not see constants; rounding does
     threshold = _simplex_threshold(y.detach(), g.dim)
-    if not y.requires_grad or not torch.is_grad_enabled():
+    if not may_be_differentiated(y):
         return torch.clamp(y - threshold, min=0)
     support = ~(y.detach() <= threshold)  # so that NaN stays NaN
     total = torch.where(support, y, torch.zeros_like(y)).sum(g.dim, keepdim=True)

@@ -87,11 +87,10 @@ class LeastSquares(_DataTerm):
         return self.operator.adjoint(residual)
 
     def hessian(self, x: Tensor) -> Tensor:
-        if not isinstance(self.operator, Dense):
+        if type(self.operator) is not Dense:  # one of its heirs may multiply by something else
             return super().hessian(x)
         if not isinstance(self.weight, Tensor):
-            gram = self.operator.gram()
-            return gram if self.weight is _ONE else self.weight * gram
+            return self.weight * self.operator.gram()
         if self.weight.ndim == 0 or self.weight.shape[-1] == 1:  # the same for all rows
             weight = self.weight if self.weight.ndim == 0 else self.weight.unsqueeze(-1)
             return weight * self.operator.gram()
@@ -128,7 +127,7 @@ class Quadratic(Function):
         return self.Q(x) + self.c
 
     def hessian(self, x: Tensor) -> Tensor:
-        return self.Q.matrix if isinstance(self.Q, Dense) else super().hessian(x)
+        return self.Q.matrix.clone() if type(self.Q) is Dense else super().hessian(x)
 
     def lipschitz(self) -> Tensor:
         return self.Q.norm(self.start())
@@ -166,10 +165,11 @@ class Logistic(_DataTerm):
         return self.operator.adjoint(-self.b * torch.sigmoid(-self._margin(x)))
 
     def hessian(self, x: Tensor) -> Tensor:
-        if not isinstance(self.operator, Dense):
+        if type(self.operator) is not Dense:
             return super().hessian(x)
-        p = torch.sigmoid(self._margin(x))
-        return self.operator.gram(self.b * self.b * p * (1 - p))
+        margin = self._margin(x)
+        weights = torch.sigmoid(margin) * torch.sigmoid(-margin)  # p(1 − p) would cancel
+        return self.operator.gram(self.b * self.b * weights)
 
     def lipschitz(self) -> Tensor:
         largest = self.b.detach().abs().amax() ** 2

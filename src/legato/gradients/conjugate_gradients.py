@@ -15,6 +15,7 @@ from legato.gradients.linear_solvers import (
     Product,
     attainable,
     nothing,
+    random_vector,
     require_sound,
     spectral_radius,
 )
@@ -51,11 +52,15 @@ class CG(LinearSolver):
         require_sound(self.tol, self.iterations)
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        if float(torch.linalg.vector_norm(xi)) == 0:
+            return nothing(xi)
         require_symmetric(product, xi)
         return self.solve_in_metric(_identity, product, xi)
 
-    def solve_in_metric(self, metric: Product, product: Product, xi: Tensor) -> LinearResult:
-        """Solve (I − BP)w = ξ, given v ↦ Pv and v ↦ Bv."""
+    def solve_in_metric(
+        self, metric: Product, product: Product, xi: Tensor, along: Product | None = None
+    ) -> LinearResult:
+        """Solve (I − BP)w = ξ, given v ↦ Pv and v ↦ Bv, and v ↦ Πv onto P's range if known."""
         size = float(torch.linalg.vector_norm(xi))
         if size == 0:
             return nothing(xi)
@@ -64,7 +69,7 @@ class CG(LinearSolver):
         count, radius = 0, 0.0
         # The recurrence may think better of itself than the true residual allows: then once more.
         while count < self.iterations and residual > tol:
-            w, steps = _run(metric, product, w, r, tol * size, self.iterations - count)
+            w, steps = _run(metric, product, along, w, r, tol * size, self.iterations - count)
             count += len(steps)
             radius = max(radius, _farthest_from_one(steps[:_RITZ]))
             r = xi - w + product(metric(w))
@@ -77,39 +82,48 @@ class CG(LinearSolver):
 
 
 def _run(
-    metric: Product, product: Product, w: Tensor, r: Tensor, target: float, most: int
+    metric: Product,
+    product: Product,
+    along: Product | None,
+    w: Tensor,
+    r: Tensor,
+    target: float,
+    most: int,
 ) -> tuple[Tensor, list[tuple[float, float]]]:
     """Conjugate gradients from w with residual r: the new w, and the coefficients of the steps.
 
     P does not see what lies in its null space, where r may grow until its rounding drowns Pr; then
-    this run ends. Where P is a multiple of a projection, as for every constraint with flat faces,
-    what P does not see of r moves to w at once, (I − BP)n being n there, and nothing can grow. In
-    the end w + r has the residual BPr, which is small wherever Pr is.
+    this run ends. Where Π is known, or P is a multiple of it, as for every constraint with flat
+    faces, what P does not see of r moves to w at once, (I − BP)n being n there, and nothing can
+    grow. In the end w + r has the residual BPr, which is small wherever Pr is.
     """
     eps = torch.finfo(r.dtype).eps
     s = metric(r)
-    scale = _multiple_of_projection(metric, s)
-    if scale is not None:
-        w, r = w + (r - s / scale), s / scale
+    c = None if along is not None else _multiple_of_projection(metric, r)
+    if c is not None:
+        along = _scaled(metric, 1 / c)
+    if along is not None:
+        seen = along(r)
+        w, r = w + (r - seen), seen
     p, t = r, s  # the direction, and P times it
     energy = float(torch.dot(r, s))
     steps: list[tuple[float, float]] = []
     while len(steps) < most and energy > 0:
         v, move = p - product(t), p
-        if scale is not None:
-            unseen, v = v, metric(v) / scale
-            move = p - unseen + v
+        if along is not None:
+            whole, v = v, along(v)
+            move = p - whole + v
         curvature = float(torch.dot(t, v))
         if not 0 < curvature < math.inf:
             break
         alpha = energy / curvature
         w = torch.add(w, move, alpha=alpha)
         r = torch.add(r, v, alpha=-alpha)
-        s = metric(r) if scale is None else r * scale
-        new = float(torch.dot(r, s))
+        s = metric(r) if c is None else c * r
+        products = torch.stack((torch.dot(r, s), torch.dot(s, s), torch.dot(r, r)))
+        new, length, size = products.tolist()  # one wait for all three
         steps.append((alpha, new / energy))
-        length, whole = float(torch.linalg.vector_norm(s)), float(torch.linalg.vector_norm(r))
-        if length <= max(target, 8 * eps * whole):
+        if length <= max(target, 8 * eps * math.sqrt(size)) ** 2:
             break
         p = torch.add(r, p, alpha=new / energy)
         t = torch.add(s, t, alpha=new / energy)
@@ -117,8 +131,12 @@ def _run(
     return w + r, steps
 
 
-def _multiple_of_projection(metric: Product, s: Tensor) -> float | None:
-    """c, where P = cΠ for an orthogonal projection Π, judged by s = Pr."""
+def _multiple_of_projection(metric: Product, like: Tensor) -> float | None:
+    """c, where P = cΠ for an orthogonal projection Π, judged by a random vector.
+
+    A cotangent would not do as a judge: it may lie where P happens to be a multiple of I.
+    """
+    s = metric(random_vector(like))
     square = float(torch.dot(s, s))
     if square == 0:
         return None
@@ -126,6 +144,10 @@ def _multiple_of_projection(metric: Product, s: Tensor) -> float | None:
     c = float(torch.dot(s, twice)) / square
     rest = float(torch.linalg.vector_norm(twice - c * s))
     return c if rest <= 16 * torch.finfo(s.dtype).eps * math.sqrt(square) else None
+
+
+def _scaled(product: Product, factor: float) -> Product:
+    return lambda v: factor * product(v)
 
 
 def _farthest_from_one(steps: list[tuple[float, float]]) -> float:

@@ -23,6 +23,7 @@ from legato.errors import (
     InexactGradientWarning,
     InputError,
     NonContractiveWarning,
+    NonFiniteGradientWarning,
     NotConvergedWarning,
 )
 from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
@@ -95,7 +96,11 @@ class FixedPointGradient(GradientStrategy):
 
         def backward(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, stationary, before)
-            unit, grads = _in_units(grads)
+            largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
+            if not math.isfinite(largest):
+                _warn_of_the_loss(largest)
+                return tree.leaves(linearisation.transport(tree.rebuild(before, grads)))
+            unit, grads = _in_units(grads, largest)
             result = self.adjoint(problem, linearisation, tree.rebuild(before, grads))
             self.conclude(result, linearisation)
             report.residual = result.residual
@@ -112,14 +117,24 @@ class FixedPointGradient(GradientStrategy):
         return done
 
 
-def _in_units(grads: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
+def _warn_of_the_loss(largest: float) -> None:
+    """What came from the loss is no gradient; it goes on as it is, for a scaler to notice."""
+    warnings.warn(
+        f"The gradient of the loss with respect to the solution holds {largest}: nothing can be "
+        "differentiated further. Look for a division by zero, a logarithm of zero or an overflow "
+        "between the solution and the loss.",
+        NonFiniteGradientWarning,
+        stacklevel=2,
+    )
+
+
+def _in_units(grads: Sequence[Tensor], largest: float) -> tuple[float, list[Tensor]]:
     """A power of two near the largest entry, and the cotangent divided by it.
 
     In float32 the norm of entries below 1e-23 underflows to 0, and above 1e19 it overflows: a small
     loss would get no gradient at all. Powers of two leave the digits as they are.
     """
-    largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
-    if not 0 < largest < math.inf or 1e-12 < largest < 1e12:  # nothing to save, or no need to
+    if largest == 0 or 1e-12 < largest < 1e12:  # nothing to save, or no need to
         return 1.0, list(grads)
     exponent = min(max(math.frexp(largest)[1], -120), 120)  # float32 holds these powers
     return 2.0**exponent, [g * 2.0**-exponent for g in grads]
@@ -306,7 +321,7 @@ class Implicit(FixedPointGradient):
                 if not halves.certain:
                     require_symmetric(parts.smooth, flat)
                     require_symmetric(parts.prox, flat)
-                return self.solver.solve_in_metric(parts.prox, parts.smooth, flat)
+                return self.solver.solve_in_metric(parts.prox, parts.smooth, flat, parts.along)
         return self.solver.solve(linearisation.transposed, flat)
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -150,6 +150,15 @@ class SymmetricParts:
             self._half = tree.leaves(halves.forward(tree.rebuild(state, self._inputs)))
             self._middle = [t.detach().requires_grad_() for t in self._half]
             self._after = tree.leaves(halves.backward(tree.rebuild(state, self._middle)))
+        self._along = halves.along
+
+    @property
+    def along(self) -> Callable[[Tensor], Tensor] | None:
+        """v ↦ Πv for the projection Π onto the range of P, where it is known."""
+        if self._along is None:
+            return None
+        project, half = self._along, tree.detach(tree.rebuild(self._state, self._middle))
+        return lambda v: tree.flatten(project(half, tree.unflatten(self._state, v)))
 
     def smooth(self, v: Tensor) -> Tensor:
         """Bv."""

@@ -84,7 +84,7 @@ class _ConstrainedLeastSquares(nn.Module):
             raise InputError(f"data must be a tensor with entries, but is {found}.")
         require_finite(data, "data")
         self._require_operator(operator, data)
-        if isinstance(operator, Dense) and operator.matrix.requires_grad:
+        if type(operator) is Dense and operator.matrix.requires_grad:
             operator = Dense(watch_gradient(operator.matrix, "operator"))
         smooth = LeastSquares(operator, watch_gradient(data, "data"))
         problem = Composite(smooth, self.constraint)
@@ -110,7 +110,7 @@ class _ConstrainedLeastSquares(nn.Module):
         with torch.no_grad():
             top = float(measured.operator.adjoint(measured.b).abs().amax())
         algorithm = ForwardBackward(Backtracking(1 / top if top > 0 else 1.0), self.geometry)
-        return units.restore(self._solve(measured, algorithm, units.start(x0)))
+        return units.restore(self._solve(measured, algorithm, units.start(x0)), self.geometry)
 
     def _require_operator(self, operator: Operator, data: Tensor) -> None:
         if not isinstance(operator, Convolution):

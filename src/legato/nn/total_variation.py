@@ -81,9 +81,9 @@ class TotalVariation(nn.Module):
     zero or from the ``dual`` of an earlier output; its momentum starts anew every 400 iterations.
     ``gradient`` is Unroll (default; ``last``, ``checkpoint``), the derivative of that iterate, or
     any of the fixed-point family, the derivative of the solution. Over many hundred iterations, the
-    more so in float32, rounding may spoil the former, which is warned about where it shows:
-    ``Implicit(CG())`` is then better (``Implicit(BiCGStab())`` if isotropic). ``kernel`` overrides
-    the choice among "triton", "numba" and "reference".
+    more so in float32, rounding may spoil the former, which is warned about where it shows; then
+    take ``Implicit(CG())``. ``kernel`` overrides the choice among "triton", "numba" and
+    "reference".
     Reference: Rudin, Osher, Fatemi (1992); Beck and Teboulle (2009).
     """
 

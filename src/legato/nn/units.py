@@ -10,6 +10,7 @@ from torch import Tensor
 
 from legato.errors import StepError
 from legato.functions import LeastSquares
+from legato.geometry import Burg, Geometry
 from legato.operators import Dense
 from legato.solve import Solution
 
@@ -52,7 +53,7 @@ class Units:
     def measure(self, f: LeastSquares) -> LeastSquares:
         """The same term for points u = x/(β/a)."""
         operator = f.operator
-        if isinstance(operator, Dense):
+        if type(operator) is Dense:
             return LeastSquares(Dense(operator.matrix / self.operator), f.b / self.data)
         return LeastSquares(operator * (1 / self.operator), f.b / self.data)
 
@@ -62,7 +63,12 @@ class Units:
             return x0
         return x0 / self.point
 
-    def restore(self, done: Solution) -> Solution:
-        """Value and step as they are for the data as given; the state stays in units."""
-        step = done.steps["step"].double() / self.operator / self.data
+    def restore(self, done: Solution, geometry: Geometry) -> Solution:
+        """Value and step as they are for the data as given; the state stays in units.
+
+        ∇f shrinks by 1/(aβ), and so does α where mirror coordinates are the same up to a constant,
+        log x; those of Burg, −1/x, grow by a/β. In float64: steps of extreme data need its range.
+        """
+        shrinks = self.data if isinstance(geometry, Burg) else self.operator
+        step = done.steps["step"].double() / shrinks / self.data
         return dataclasses.replace(done, value=done.value * self.point, steps={"step": step})

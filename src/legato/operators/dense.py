@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +17,20 @@ from legato.operators.base import Operator, lanczos_norm
 _EXACT_UP_TO = 512
 """Smaller side of a matrix up to which an eigenvalue decomposition is cheaper than Lanczos."""
 
-
-_SMALL = 64
+_WHOLE_UP_TO = 64
 """Columns up to which a product costs less than putting its halves together."""
+
+
+class _Known(NamedTuple):
+    """A value and the matrix that it belongs to, held so that its address stays taken."""
+
+    source: Tensor
+    version: int
+    value: Tensor
+
+    def is_of(self, A: Tensor) -> bool:
+        same = self.source.data_ptr() == A.data_ptr() and self.version == A._version
+        return same and self.source.dtype == A.dtype and self.source.shape == A.shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +49,7 @@ class Dense(Operator):
     """
 
     matrix: Tensor
-    _norm: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _gram: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[str, _Known] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.matrix.ndim < 2:
@@ -48,14 +60,14 @@ class Dense(Operator):
     def __call__(self, x: Var) -> Var:
         try:
             return _apply(self.matrix, x)
-        except RuntimeError:
+        except (RuntimeError, IndexError):
             self._explain(x, self.matrix.shape[-1], "Ax")
             raise
 
     def adjoint(self, y: Var) -> Var:
         try:
             return _apply(self.matrix.mT, y)
-        except RuntimeError:
+        except (RuntimeError, IndexError):
             self._explain(y, self.matrix.shape[-2], "Aᵀy")
             raise
 
@@ -82,22 +94,28 @@ class Dense(Operator):
             return _symmetric_product(A, weights.unsqueeze(-1) * A)
         if weights is not None:
             return weights.flatten()[0] * self.gram()
-        if A.requires_grad or A.is_inference() or not values_readable():
+        if A.requires_grad:
             return _symmetric_product(A, A)
-        version = (A.data_ptr(), A._version)
-        if version not in self._gram:
-            self._gram.clear()
-            self._gram[version] = _symmetric_product(A, A)
-        return self._gram[version]
+        return self._remembered("gram", lambda: _symmetric_product(A, A))
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
         """‖A‖₂; for a batch of matrices one norm each, shaped to broadcast against vectors."""
-        version = -1 if self.matrix.is_inference() else self.matrix._version
-        if version not in self._norm:
-            self._norm.clear()
-            self._norm[version] = self._compute_norm()
-        return self._norm[version]
+        return self._remembered("norm", self._compute_norm)
+
+    def _remembered(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """What has been computed from the matrix as it is now; tensors without versions: anew."""
+        A = self.matrix
+        if A.is_inference() or torch.is_inference_mode_enabled() or not values_readable():
+            return compute()
+        known = self._known.get(name)
+        if known is None or not known.is_of(A):
+            known = self._known[name] = _Known(A.detach(), A._version, compute())
+        return known.value
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies count their matrices' versions anew, and so begin without a memory."""
+        return self.__dict__ | {"_known": {}}
 
     def _compute_norm(self) -> Tensor:
         A = self.matrix.detach()
@@ -128,13 +146,13 @@ def _are_alike(weights: Tensor) -> bool:
     """Whether all weights are the same number, as those of Logistic are where a solve begins."""
     if weights.requires_grad or weights.device.type != "cpu" or not values_readable():
         return False
-    return bool((weights == weights.flatten()[0]).all())
+    return weights.numel() > 0 and bool((weights == weights.flatten()[0]).all())
 
 
 def _symmetric_product(A: Tensor, WA: Tensor) -> Tensor:
     """AᵀWA for diagonal W: of the two blocks off the diagonal one is computed, one is copied."""
     n = A.shape[-1]
-    if n < _SMALL:
+    if n < _WHOLE_UP_TO:
         return A.mT @ WA
     half = n // 2
     first = A[..., :half].mT @ WA[..., :half]

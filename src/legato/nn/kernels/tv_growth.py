@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from legato._checks import values_readable
+from legato._checks import values_readable, wide_norm
 from legato.errors import InexactGradientWarning
 
 TRUSTED = 200
@@ -29,8 +29,7 @@ def warn_if_grown(bars: Sequence[Tensor | None], to_image: Tensor, iterations: i
     if xi is None or not alone or iterations <= TRUSTED or not values_readable():
         return
     axes = tuple(range(1, xi.dim()))
-    grown = torch.linalg.vector_norm(to_image.double(), dim=axes)
-    arrived = torch.linalg.vector_norm(xi.double(), dim=axes)
+    grown, arrived = (wide_norm(t, axes) for t in (to_image, xi))
     wrong = ~(grown <= 1.1 * arrived)  # NaN is wrong, too
     if not bool(wrong.any()):
         return
@@ -40,7 +39,7 @@ def warn_if_grown(bars: Sequence[Tensor | None], to_image: Tensor, iterations: i
         f"The gradient through {iterations} iterations of TotalVariation is not that of its "
         f"solution: |dL/dimage| is {times} |dL/du|, where the solution has at most 1 times. After "
         "many accelerated iterations rounding in the constraint |p| ≤ λ is amplified. Use "
-        "gradient=Implicit(CG()), or Implicit(BiCGStab()) if isotropic; or fewer iterations.",
+        "gradient=Implicit(CG()), or fewer iterations.",
         InexactGradientWarning,
         stacklevel=2,
     )
@@ -56,7 +55,12 @@ def watched(image: Tensor, iterations: int) -> tuple[Tensor, list[Tensor | None]
         return image, bars
     seen = image if image.requires_grad else image.detach().requires_grad_()
     seen = seen.view_as(seen)
-    seen.register_hook(lambda grad: warn_if_grown(bars, grad, iterations))
+
+    def judge(grad: Tensor) -> None:
+        warn_if_grown(bars, grad, iterations)
+        bars[:] = [None, None, None]  # a graph that is kept may be gone through again
+
+    seen.register_hook(judge)
     return seen, bars
 
 

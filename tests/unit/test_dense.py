@@ -1,0 +1,76 @@
+"""What a matrix remembers, and for how long; heirs of Dense."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import legato as lg
+from legato.errors import InputError
+from legato.nn import NonNegativeLeastSquares
+
+
+def test_memories_follow_the_matrix():
+    K = lg.Dense(torch.eye(3))
+    assert float(K.norm()) == pytest.approx(1)
+    torch.testing.assert_close(K.gram(), torch.eye(3))
+    for factor in (2.0, 3.0, 5.0):  # new storage each time, perhaps at an old address
+        K.matrix.data = factor * torch.eye(3)
+        assert float(K.norm()) == pytest.approx(factor)
+        torch.testing.assert_close(K.gram(), factor**2 * torch.eye(3))
+    K.matrix.mul_(2)
+    assert float(K.norm()) == pytest.approx(10)
+    K.matrix.data = K.matrix.data.double()
+    assert K.norm().dtype == torch.float64
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda K: pickle.loads(pickle.dumps(K))])
+def test_copies_remember_nothing(copied):
+    K = lg.Dense(torch.eye(2))
+    K.matrix.mul_(1)
+    K.norm()
+    other = copied(K)
+    other.matrix.mul_(10)
+    assert float(other.norm()) == pytest.approx(10)
+    assert float(K.norm()) == pytest.approx(1)
+
+
+def test_inference_leaves_nothing_behind_that_autograd_refuses():
+    K = lg.Dense(torch.eye(2))
+    with torch.inference_mode():
+        K.norm(), K.gram()
+    weight = torch.tensor(2.0, requires_grad=True)
+    lg.LeastSquares(K, torch.ones(2), weight).hessian(torch.zeros(2)).sum().backward()
+    assert float(weight.grad) == 2
+
+
+class Twice(lg.Dense):
+    """An heir that multiplies by something else."""
+
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+    def adjoint(self, y):
+        return 2 * super().adjoint(y)
+
+    def norm(self, like=None):
+        return 2 * super().norm(like)
+
+
+@pytest.mark.parametrize("geometry", [lg.Euclidean(), lg.Entropy()])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_heirs_of_dense_are_taken_at_their_word(geometry, wanted):
+    matrix = torch.eye(2).requires_grad_(wanted)
+    layer = NonNegativeLeastSquares(500, geometry=geometry)
+    x = layer(Twice(matrix), torch.tensor([2.0, 4.0])).value
+    torch.testing.assert_close(x, torch.tensor([1.0, 2.0]), rtol=1e-3, atol=1e-3)
+    H = lg.LeastSquares(Twice(torch.eye(2)), torch.ones(2)).hessian(torch.zeros(2))
+    torch.testing.assert_close(H, 4 * torch.eye(2))
+
+
+def test_a_number_where_a_batch_wants_a_vector():
+    with pytest.raises(InputError, match="last axis of size 2"):
+        lg.Dense(torch.ones(3, 2, 2))(torch.tensor(1.0))
