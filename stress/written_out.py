@@ -21,11 +21,15 @@ ROUNDINGS = 200.0
 
 @dataclass
 class Truth:
-    """M, G and ξ in double precision, and what follows from them."""
+    """M, G and ξ in double precision, and what follows from them.
+
+    ``direct`` is what θ does to the point that a state stands for, as the bounds of an Interval do.
+    """
 
     M: Tensor
     G: Tensor
     xi: Tensor
+    direct: Tensor
     eps: float
 
     def __post_init__(self) -> None:
@@ -36,7 +40,7 @@ class Truth:
         kept = values > floor
         inverse = right[kept].T / values[kept] @ left[:, kept].T
         self.w = inverse @ self.xi
-        self.gradient = self.G.T @ self.w
+        self.gradient = self.G.T @ self.w + self.direct
         self.singular = not bool(kept.all())
         # Variables that touch nothing, as duals beyond the border do, make I − M singular and do
         # no harm: the gradient is determined as long as θ does not see the null space.
@@ -67,7 +71,7 @@ class Truth:
         for _ in range(terms):
             total = total + term
             term = self.M @ term
-        return self.G.T @ total
+        return self.G.T @ total + self.direct
 
 
 def truth_at(problem: Any, algorithm: Any, state: Any, theta: Any, loss: Any) -> Truth:
@@ -89,10 +93,12 @@ def truth_at(problem: Any, algorithm: Any, state: Any, theta: Any, loss: Any) ->
         rows.append(flat_gradient(grads, theta))
     inputs = [t.detach().requires_grad_() for t in tree.leaves(linear.state)]
     x = stationary.solution(tree.rebuild(linear.state, inputs))
-    xi = torch.autograd.grad(loss(x), inputs, allow_unused=True)
-    xi = [torch.zeros_like(t) if g is None else g for g, t in zip(xi, inputs, strict=True)]
+    grads = torch.autograd.grad(loss(x), [*inputs, *theta], allow_unused=True)
+    xi = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, inputs, strict=False)]
+    direct = flat_gradient(grads[len(inputs) :], theta)
     eps = torch.finfo(flat.dtype).eps
-    return Truth(M.detach().double(), torch.stack(rows), tree.flatten(tuple(xi)).double(), eps)
+    flat_xi = tree.flatten(tuple(xi)).double()
+    return Truth(M.detach().double(), torch.stack(rows), flat_xi, direct, eps)
 
 
 def flat_gradient(grads: Any, theta: Any) -> Tensor:
