@@ -33,8 +33,11 @@ ROUND = 5
 FAR = 0.02
 """A relative error of a gradient that its user has to be told about."""
 
-CANCELLED = 1e-4
-"""A gradient this much smaller than what it is summed from is not held to its own size."""
+CANCELLED = 1e-3
+"""A gradient this much smaller than what it is summed from is not held to its own size.
+
+Default tolerances are 1e-6 of a cotangent, which the system may amplify a hundred times.
+"""
 
 EXACT_ROUNDINGS = 1e4
 """Units of eps by which two exact strategies may differ after a few dozen iterations."""

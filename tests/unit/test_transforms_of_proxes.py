@@ -46,3 +46,13 @@ def test_recorded_or_not_the_value_is_the_same(name):
     g, y = PROXES[name]
     recorded = lg.prox(g, lg.Euclidean(), y.clone().requires_grad_(), 0.7)
     torch.testing.assert_close(lg.prox(g, lg.Euclidean(), y, 0.7), recorded.detach())
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("make", [lg.GroupL1, lg.L2Ball])
+def test_groups_of_any_size(make, size):
+    """In float32 the squares of such numbers are 0 or infinite; their norms are not."""
+    y = torch.tensor([3.0, 4.0])
+    expected = lg.prox(make(2.0), lg.Euclidean(), y, 1.0)
+    found = lg.prox(make(2.0 * size), lg.Euclidean(), size * y, 1.0)
+    torch.testing.assert_close(found, size * expected, rtol=1e-5, atol=0)

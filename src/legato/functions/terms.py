@@ -79,10 +79,11 @@ class GroupL1(Function):
 
     def norms(self, x: Tensor) -> Tensor:
         """‖x_G‖ for each group, with a zero (not NaN) derivative where the group is zero."""
-        square = self._sum(x * x)
+        wide = x if x.device.type == "mps" else x.double()  # float32 squares of 1e±20 are lost
+        square = self._sum(wide * wide)
         positive = square > 0
         root = torch.sqrt(torch.where(positive, square, torch.ones_like(square)))
-        return torch.where(positive, root, torch.zeros_like(root))
+        return torch.where(positive, root, torch.zeros_like(root)).to(x.dtype)
 
     def _sum(self, entries: Tensor) -> Tensor:
         if self.groups is None:
