@@ -81,7 +81,9 @@ class GroupL1(Function):
         """‖x_G‖ for each group, with a zero (not NaN) derivative where the group is zero."""
         wide = x if x.device.type == "mps" else x.double()  # float32 squares of 1e±20 are lost
         square = self._sum(wide * wide)
-        positive = square > 0
+        positive = (
+            square > torch.finfo(x.dtype).tiny ** 2
+        )  # what is less has no digits to divide by
         root = torch.sqrt(torch.where(positive, square, torch.ones_like(square)))
         return torch.where(positive, root, torch.zeros_like(root)).to(x.dtype)
 

@@ -214,7 +214,7 @@ class Potts(nn.Module):
         unit = 2 * math.sqrt(directions)
         largest = torch.linalg.vector_norm(w.detach(), math.inf)
         # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
-        tiny = math.sqrt(torch.finfo(largest.dtype).tiny)
+        tiny = 1e6 * torch.finfo(largest.dtype).tiny  # so that steps and their balance are numbers
         norm = unit * nn.functional.threshold(largest, tiny, 1.0)
         if cheap_to_read(norm) and not math.isfinite(as_number(norm)):
             raise StepError(

@@ -14,6 +14,7 @@ from legato.errors import InputError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
 from legato.nn.inputs import (
+    cheap_to_read,
     require_finite,
     require_image,
     require_iterations,
@@ -126,8 +127,22 @@ class TotalVariation(nn.Module):
             require_image(image)
             w = _require_weight(weight, image, self.coupling)
             _require_dual(dual, image)
-            name, u, p = self._solve(image, w, dual)
+            name, u, p = self._solve_in_units(image, w, dual)
             return TotalVariationOutput(u, p, name, image, w, self.coupling)
+
+    def _solve_in_units(
+        self, image: Tensor, w: Tensor, dual: Tensor | None
+    ) -> tuple[str, Tensor, Tensor]:
+        """u and p grow with image and λ; where float32 cannot hold their squares, in other units.
+
+        A power of two, which leaves the digits as they are. On a GPU sizes are not looked at.
+        """
+        unit = _unit(image, w)
+        if unit == 1:
+            return self._solve(image, w, dual)
+        start = None if dual is None else dual * unit
+        name, u, p = self._solve(image * unit, w * unit, start)
+        return name, u / unit, p / unit
 
     def _solve(self, image: Tensor, w: Tensor, dual: Tensor | None) -> tuple[str, Tensor, Tensor]:
         if isinstance(self.gradient, Unroll):
@@ -165,6 +180,18 @@ class TotalVariation(nn.Module):
             image, w, iterations=self.iterations, coupling=self.coupling, dual=dual,
             checkpoint=interval,
         )  # fmt: skip
+
+
+def _unit(image: Tensor, w: Tensor) -> float:
+    """1, or a power of two that brings the largest number to the size of 1."""
+    if not cheap_to_read(image):
+        return 1.0
+    arrays = [t.detach().numpy(force=True) for t in (image, w)]
+    largest = max(max(float(a.max()), -float(a.min())) for a in arrays)
+    room = torch.finfo(image.dtype).max ** 0.4
+    if largest == 0 or 1 / room < largest < room:
+        return 1.0
+    return 2.0 ** -max(-120, min(120, math.frexp(largest)[1]))
 
 
 def _require_weight(weight: Tensor | float, image: Tensor, coupling: Coupling) -> Tensor:
