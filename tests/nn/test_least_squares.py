@@ -14,6 +14,7 @@ from torch import Tensor
 
 import legato as lg
 from legato import errors
+from legato.errors import InputError
 from legato.nn import NonNegativeLeastSquares, SimplexLeastSquares
 from makers import rand, randn
 
@@ -263,3 +264,9 @@ def test_other_operators_have_units_too(size: float) -> None:
 def test_a_projection_that_overflows_is_divergence() -> None:
     with pytest.raises(errors.DivergenceError, match="float64"):
         SimplexLeastSquares()(1e-10 * A.float(), 1e30 * B.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_refused_in_words(dtype):
+    with pytest.raises(InputError, match=r"float32 or float64.*\.float\(\)"):
+        NonNegativeLeastSquares()(torch.eye(2, dtype=dtype), torch.ones(2, dtype=dtype))

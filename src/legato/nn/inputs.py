@@ -42,7 +42,10 @@ def require_finite(tensor: Tensor, name: str) -> None:
         return
     # By NumPy: after an operation on many numbers torch's threads spin for milliseconds, on cores
     # that a kernel needs next.
-    finite = np.isfinite(tensor.detach().numpy(force=True))
+    known = tensor.detach()
+    if known.dtype == torch.bfloat16:  # which NumPy does not have
+        known = known.float()
+    finite = np.isfinite(known.numpy(force=True))
     if not finite.all():
         count = int((~finite).sum())
         raise InputError(

@@ -31,9 +31,8 @@ def test_a_point_for_each_count_and_iterate(results, study):
         assert point["losses"][-1] < point["losses"][0]
 
 
-def test_more_iterations_take_longer(results):
-    last = [point["milliseconds"] for point in results[0]["points"][:2]]
-    assert last[1] > last[0] > 0
+def test_every_point_has_its_time(results):
+    assert all(point["milliseconds"] > 0 for point in results[0]["points"])
 
 
 def test_the_same_seed_gives_the_same_points(results, study, monkeypatch):
