@@ -196,6 +196,10 @@ def draw_all(rows: list[dict[str, Any]], out: Path) -> None:
         plot(rows, measured, out.with_name(f"{out.stem}_{name}.png"))
 
 
+def short(value: float) -> str:
+    return f"{value / 1e6:.3g} M" if value >= 1e6 else f"{value:,.6g}".replace(",", " ")
+
+
 def draw(axis: Any, row: dict[str, Any], scale: float) -> None:
     """One curve with the promised slope beside it, on at least a decade of height."""
     sizes, values = row["sizes"], [scale * v for v in row["values"]]
@@ -208,7 +212,7 @@ def draw(axis: Any, row: dict[str, Any], scale: float) -> None:
     axis.set_xticks(sizes[:: max(1, len(sizes) // 3)])
     for side in (axis.xaxis, axis.yaxis):
         side.set_minor_formatter(NullFormatter())
-        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}".replace(",", " ")))
+        side.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axis.set_title(row["grows"], fontsize=10)
     text = f"slope {row['slope']:.2f}, expected {row['expected']:g}".replace("-", "−")
     axis.text(0.04, 0.95, text, transform=axis.transAxes, fontsize=8, va="top")

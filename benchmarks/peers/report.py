@@ -226,6 +226,7 @@ def colours(data: dict[str, Any]) -> dict[str, Any]:
 def plot_error_time(data: dict[str, Any], path: Path) -> None:
     """Error of the gradient against the time of solving and differentiating, a panel a problem."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     names = [n for n in data["problems"] if any(_raced(r, n) for r in data["rows"])]
     columns = 4
@@ -243,13 +244,14 @@ def plot_error_time(data: dict[str, Any], path: Path) -> None:
                 marker="*" if star else "o", s=90 if star else 28, zorder=3 if star else 2,
             )  # fmt: skip
         axis.set(xscale="log", yscale="log", title=data["problems"][name]["title"])
-        axis.title.set_fontsize(9)
+        axis.title.set_fontsize(8)
+        axis.xaxis.set_minor_formatter(NullFormatter())  # panels of less than a decade would crowd
         axis.grid(alpha=0.3)
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
     figure.supxlabel("seconds for a solution and its gradient")
     figure.supylabel("relative error of the gradient")
-    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
+    figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=len(shown))
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
