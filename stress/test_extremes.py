@@ -121,6 +121,15 @@ def _same(found: Tensor, expected: Tensor) -> bool:
     return float((found - expected).norm()) <= FAR * float(expected.norm())
 
 
+def as_it_is(name, dtype, tally, clock):
+    """A subject and what it gives without any change, which has to be sound."""
+    in_time(clock, tally)
+    subject = SUBJECTS[name]
+    reference = compute(subject, _cast(subject, dtype))
+    assert judge(tally, name, f"{dtype}, as it is", reference)
+    return subject, reference
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_never_a_silent_nan(name, dtype, tally, clock):
@@ -140,10 +149,7 @@ def test_never_a_silent_nan(name, dtype, tally, clock):
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_gradients_scale_with_their_cotangents(name, dtype, tally, clock):
     """d(sL) = s dL, also where s² is not a number of this precision."""
-    in_time(clock, tally)
-    subject = SUBJECTS[name]
-    reference = compute(subject, _cast(subject, dtype))
-    assert judge(tally, name, f"{dtype}, as it is", reference)
+    subject, reference = as_it_is(name, dtype, tally, clock)
     tiny, huge = torch.finfo(dtype).tiny, torch.finfo(dtype).max
     for s in SCALES:
         result = compute(subject, _cast(subject, dtype), s)
@@ -165,10 +171,7 @@ def test_gradients_scale_with_their_cotangents(name, dtype, tally, clock):
 @pytest.mark.parametrize("name", [n for n, s in SUBJECTS.items() if s.homogeneous])
 def test_solutions_scale_with_their_problems(name, dtype, tally, clock):
     """x(s·data) = sᵈ x(data), and the derivative follows."""
-    in_time(clock, tally)
-    subject = SUBJECTS[name]
-    reference = compute(subject, _cast(subject, dtype))
-    assert judge(tally, name, f"{dtype}, as it is", reference)
+    subject, reference = as_it_is(name, dtype, tally, clock)
     tiny, huge = torch.finfo(dtype).tiny, torch.finfo(dtype).max
     for s in SCALES:
         inputs = _cast(subject, dtype)

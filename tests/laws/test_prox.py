@@ -172,3 +172,44 @@ def test_extreme_values_stay_finite(scale, alpha, dtype, index):
     x = tree.flatten(lg.prox(g, geometry, y, alpha))
     assert x.dtype == dtype
     assert bool(torch.isfinite(x).all())
+
+
+EUCLIDEAN = [(n, c) for n, c in PROX_CASES if isinstance(c.build(*c.parameters)[1], lg.Euclidean)]
+
+
+@pytest.mark.parametrize("case", [c for _, c in EUCLIDEAN], ids=[n for n, _ in EUCLIDEAN])
+@pytest.mark.parametrize("size", [1.0, 0.1])
+def test_the_derivative_is_symmetric_between_zero_and_one(case, size):
+    """P = Pᵀ, 0 ≤ P ≤ I, on which CG rests; ``along`` is the projection onto its range."""
+    g, geometry = case.build(*case.parameters)
+    y = size * case.y
+    n = y.numel()
+    P = torch.autograd.functional.jacobian(lambda t: lg.prox(g, geometry, t, case.alpha), y)
+    P = P.reshape(n, n)
+    torch.testing.assert_close(P, P.mT)
+    eigenvalues = torch.linalg.eigvalsh(P)
+    assert float(eigenvalues.min()) >= -1e-12
+    assert float(eigenvalues.max()) <= 1 + 1e-12
+    project = g.along(y)
+    if project is None:
+        return
+    basis = torch.eye(n, dtype=y.dtype).reshape(n, *y.shape)
+    Pi = torch.stack([project(e).flatten() for e in basis], 1)
+    torch.testing.assert_close(Pi, Pi.mT)
+    torch.testing.assert_close(Pi @ Pi, Pi)
+    torch.testing.assert_close(Pi @ P, P)
+    assert torch.linalg.matrix_rank(P) == torch.linalg.matrix_rank(Pi)
+
+
+def test_along_is_known_where_it_is_needed():
+    """A ball is the one whose derivative is no multiple of a projection, and not invertible."""
+    y = 10 * randn(7, 3, seed=9)
+    y[-1] *= 1e-3  # inside
+    radius = torch.full((7, 1), 0.8, dtype=torch.float64)
+    radius[0] = 0.0  # a ball that is a point: nothing is seen
+    project = lg.L2Ball(radius).along(y)
+    assert project is not None
+    v = randn(7, 3, seed=10)
+    assert not project(v)[0].any()
+    torch.testing.assert_close(project(v)[-1], v[-1])
+    torch.testing.assert_close((project(v) * y).sum(-1)[1:-1], torch.zeros(5, dtype=torch.float64))

@@ -131,20 +131,6 @@ def test_the_probe():
         require_symmetric(lambda v: v.roll(1), b)
 
 
-def test_what_a_ball_sees_is_the_range_of_its_projection():
-    y = torch.cat([randn(6, 3, seed=9), torch.tensor([[0.1, 0.2, 0.0]], dtype=torch.float64)])
-    radius = torch.full((7, 1), 0.8, dtype=torch.float64)
-    radius[0] = 0.0  # a ball that is a point: nothing is seen
-    ball = lg.L2Ball(radius)
-    P = torch.autograd.functional.jacobian(lambda t: lg.prox(ball, lg.Euclidean(), t, 1.0), y)
-    P = P.reshape(21, 21)
-    Pi = torch.stack([ball.along(y, e.reshape(7, 3)).flatten() for e in torch.eye(21).double()], 1)
-    torch.testing.assert_close(Pi, Pi.mT)
-    torch.testing.assert_close(Pi @ Pi, Pi)
-    torch.testing.assert_close(Pi @ P, P)
-    assert torch.linalg.matrix_rank(P) == torch.linalg.matrix_rank(Pi)
-
-
 @pytest.mark.parametrize("coordinate", range(8))
 def test_a_cotangent_does_not_decide_what_the_prox_is(coordinate):
     """On one coordinate P looks like a multiple of the identity, which it is not."""

@@ -24,7 +24,7 @@ class Halves(NamedTuple):
     .. math:: \mathrm{step} = \mathrm{backward} ∘ \mathrm{forward}
 
     ``certain`` says that they are symmetric in any case; where it is False, that is to be checked.
-    ``along(half, v)``, where it is known, projects v onto the range of backward's Jacobian.
+    ``along(half)`` projects onto the range of backward's Jacobian there, or is None if unknown.
     Reference: Moreau (1965), for the proximal half.
 
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(2), torch.ones(2)), lg.L1(0.1))
@@ -35,7 +35,7 @@ class Halves(NamedTuple):
     forward: Callable[[State], State]
     backward: Callable[[State], State]
     certain: bool
-    along: Callable[[State, State], State] | None = None
+    along: Callable[[State], Callable[[State], State] | None]
 
 
 class Algorithm(ABC):

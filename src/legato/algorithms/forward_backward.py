@@ -21,7 +21,7 @@ from legato.algorithms.start import (
     require_sound_mirror,
 )
 from legato.errors import InputError, StepError
-from legato.functions import L2Ball, mirror_prox, strong_convexity
+from legato.functions import mirror_prox, strong_convexity
 from legato.geometry import Euclidean, Geometry
 from legato.problems import Composite
 
@@ -331,12 +331,11 @@ class ForwardBackward(Algorithm):
             new = mirror_prox(g, self.geometry, half.mirror, alpha)
             return half._replace(mirror=new)
 
-        def along(half: Any, v: Any) -> Any:
-            assert isinstance(g, L2Ball)
-            return v._replace(mirror=g.along(half.mirror, v.mirror))
+        def along(half: Any) -> Any:
+            project = g.along(half.mirror)
+            return project and (lambda v: v._replace(mirror=project(v.mirror)))
 
-        one = torch.as_tensor(alpha).numel() == 1
-        return Halves(forward, backward, one, along if isinstance(g, L2Ball) else None)
+        return Halves(forward, backward, torch.as_tensor(alpha).numel() == 1, along)
 
     def steps(self, problem: Composite, state: Any) -> dict[str, Any]:
         return {"step": self._size(state.step)}

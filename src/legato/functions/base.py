@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -87,6 +88,13 @@ class Function(ABC):
 
     def start(self) -> Var | None:
         """Zeros of the shape this function acts on, or None where its data do not tell."""
+        return None
+
+    def along(self, y: Var) -> Callable[[Var], Var] | None:
+        """v ↦ Πv onto the range of the derivative of the Euclidean prox at y, if it is known.
+
+        Needed only where that derivative is no multiple of a projection: see ``CG``.
+        """
         return None
 
     def shared_dims(self) -> tuple[int, ...]:

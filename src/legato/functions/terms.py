@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -256,14 +257,10 @@ class L2Ball(_Indicator):
     def shared_dims(self) -> tuple[int, ...]:
         return (self.dim,)
 
-    def along(self, y: Tensor, v: Tensor) -> Tensor:
-        """v without what the derivative of the projection of y does not see: Π of range(P).
-
-        Outside the ball, that derivative is a multiple of I − nnᵀ for n = y/‖y‖.
-        """
+    def along(self, y: Var) -> Callable[[Var], Var]:
+        """Outside the ball the derivative is a multiple of I − nnᵀ for n = y/‖y‖, or 0 if r = 0."""
         norms = GroupL1(dim=self.dim).norms(y)
         outside = norms > self.radius
         n = torch.where(outside, y / norms, torch.zeros_like(y))
-        tangent = v - n * (n * v).sum(self.dim, keepdim=True)
-        point = outside & (torch.as_tensor(self.radius, device=y.device) == 0)
-        return torch.where(point, torch.zeros_like(v), tangent)
+        kept = ~(outside & (torch.as_tensor(self.radius, device=y.device) == 0))
+        return lambda v: kept * (v - n * (n * v).sum(self.dim, keepdim=True))

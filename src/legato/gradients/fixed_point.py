@@ -15,7 +15,7 @@ from torch import Tensor
 from legato import _tree as tree
 from legato._checks import as_number, inside_functional_transform, values_readable
 from legato._compiling import never_compiled
-from legato._precision import full_precision
+from legato._precision import full_precision, power_of_two_near
 from legato._tree import Var
 from legato.algorithms import Algorithm, Run, Stop, Trace, run
 from legato.errors import (
@@ -36,7 +36,8 @@ from legato.gradients.linear_solvers import (
     attainable,
     spectral_radius,
 )
-from legato.gradients.linearisation import Linearisation, SymmetricParts
+from legato.gradients.linearisation import Linearisation
+from legato.gradients.symmetric_parts import SymmetricParts
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
@@ -136,8 +137,8 @@ def _in_units(grads: Sequence[Tensor], largest: float) -> tuple[float, list[Tens
     """
     if largest == 0 or 1e-12 < largest < 1e12:  # nothing to save, or no need to
         return 1.0, list(grads)
-    exponent = min(max(math.frexp(largest)[1], -120), 120)  # float32 holds these powers
-    return 2.0**exponent, [g * 2.0**-exponent for g in grads]
+    unit = power_of_two_near(largest)
+    return unit, [g / unit for g in grads]
 
 
 def _warn_unless_stationary(done: Run, stop: Stop) -> None:
@@ -251,7 +252,7 @@ class FixedPoint(FixedPointGradient):
             raise InputError(f"FixedPoint needs a positive number of terms, not {self.terms!r}.")
 
     def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        return Neumann(self.tol, self.terms).solve(linearisation.transposed, tree.flatten(xi))
+        return Neumann(self.tol, self.terms).solve(linearisation.transposed, linearisation.flat(xi))
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         if self.tol is not None:
@@ -276,7 +277,7 @@ class OneStep(FixedPointGradient):
     tol: float | None = 0.1
 
     def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        result = Neumann(None, 1).solve(linearisation.transposed, tree.flatten(xi))
+        result = Neumann(None, 1).solve(linearisation.transposed, linearisation.flat(xi))
         result.converged = self.tol is None or result.residual <= self.tol
         return result
 
@@ -313,7 +314,7 @@ class Implicit(FixedPointGradient):
     solver: LinearSolver = field(default_factory=GMRES)
 
     def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        flat = tree.flatten(xi)
+        flat = linearisation.flat(xi)
         if isinstance(self.solver, CG):
             halves = linearisation.algorithm.halves(problem)
             if halves is not None:

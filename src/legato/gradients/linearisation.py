@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from legato import _tree as tree
 from legato._graph import leaves_behind
 from legato._tree import Var
-from legato.algorithms import Algorithm, Halves
+from legato.algorithms import Algorithm
 
 
 class Linearisation:
@@ -48,7 +48,7 @@ class Linearisation:
 
     def vjp(self, cotangent: Var) -> Var:
         """Jᵀw with respect to the state."""
-        pulled = _pull_back(self._outputs, self._inputs, tree.leaves(cotangent))
+        pulled = pull_back(self._outputs, self._inputs, tree.leaves(cotangent))
         return tree.rebuild(self.state, pulled)
 
     def flat(self, cotangent: Var) -> Tensor:
@@ -69,28 +69,9 @@ class Linearisation:
     def jvp(self, tangents: Sequence[Tensor], parameter_tangents: Sequence[Tensor] = ()) -> Var:
         """J·(ṡ, θ̇), for tangents that may have one more leading axis, of directions."""
         dummies, pulled = self._pullback()
-        directions = [*tangents, *parameter_tangents]
-        pairs = [
-            (g, t)
-            for g, t in zip(pulled, directions, strict=True)
-            if g is not None and g.requires_grad
-        ]
         batched = bool(tangents) and tangents[0].ndim > self._inputs[0].ndim
-        results: Sequence[Tensor | None] = [None] * len(dummies)
-        if pairs:
-            results = torch.autograd.grad(
-                [g for g, _ in pairs],
-                dummies,
-                [t for _, t in pairs],
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=batched,
-            )
         count = tangents[0].shape[:1] if batched else ()
-        filled = [
-            d.new_zeros(*count, *d.shape) if r is None else r
-            for r, d in zip(results, dummies, strict=True)
-        ]
+        filled = pull_back(pulled, dummies, [*tangents, *parameter_tangents], count)
         return tree.rebuild(self.after, filled)
 
     @property
@@ -126,58 +107,18 @@ class Linearisation:
         return self._pull
 
 
-class SymmetricParts:
-    r"""The Jacobians of the two halves of a step at one state, each of them symmetric.
-
-    .. math:: A_x = PB, \qquad B = \frac{∂\,\mathrm{half}}{∂s}, \quad
-              P = \frac{∂\,\mathrm{step}}{∂\,\mathrm{half}}
-
-    On flat vectors; see :class:`~legato.CG`, which lives on them.
-    Reference: Moreau (1965), Proposition 12.b, for the symmetry of P.
-
-    >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)), lg.L1(0.1))
-    >>> algorithm = lg.ForwardBackward(1.0)
-    >>> stationary, state = algorithm.stationary(algorithm.init(problem, torch.tensor([1.0, 0.0])))
-    >>> parts = legato.gradients.linearisation.SymmetricParts(stationary.halves(problem), state)
-    >>> parts.smooth(torch.ones(2)), parts.prox(torch.ones(2))
-    (tensor([0.5000, 0.5000]), tensor([1., 0.]))
-    """
-
-    def __init__(self, halves: Halves, state: Var) -> None:
-        self._state = tree.detach(state)
-        with torch.enable_grad():
-            self._inputs = [t.detach().requires_grad_() for t in tree.leaves(state)]
-            self._half = tree.leaves(halves.forward(tree.rebuild(state, self._inputs)))
-            self._middle = [t.detach().requires_grad_() for t in self._half]
-            self._after = tree.leaves(halves.backward(tree.rebuild(state, self._middle)))
-        self._along = halves.along
-
-    @property
-    def along(self) -> Callable[[Tensor], Tensor] | None:
-        """v ↦ Πv for the projection Π onto the range of P, where it is known."""
-        if self._along is None:
-            return None
-        project, half = self._along, tree.detach(tree.rebuild(self._state, self._middle))
-        return lambda v: tree.flatten(project(half, tree.unflatten(self._state, v)))
-
-    def smooth(self, v: Tensor) -> Tensor:
-        """Bv."""
-        return self._product(self._half, self._inputs, v)
-
-    def prox(self, v: Tensor) -> Tensor:
-        """Pv."""
-        return self._product(self._after, self._middle, v)
-
-    def _product(self, outputs: list[Tensor], inputs: list[Tensor], v: Tensor) -> Tensor:
-        cotangents = tree.leaves(tree.unflatten(self._state, v))
-        return tree.flatten(tuple(_pull_back(outputs, inputs, cotangents)))
-
-
-def _pull_back(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+def pull_back(
+    outputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    count: Sequence[int] = (),
 ) -> list[Tensor]:
-    """Jᵀw through a graph that stays."""
-    pairs = [(out, w) for out, w in zip(outputs, cotangents, strict=True) if out.requires_grad]
+    """Jᵀw through a graph that stays; ``count`` is the axis of a batch of cotangents, if any."""
+    pairs = [
+        (out, w)
+        for out, w in zip(outputs, cotangents, strict=True)
+        if out is not None and out.requires_grad
+    ]
     grads: Sequence[Tensor | None] = [None] * len(inputs)
     if pairs:
         grads = torch.autograd.grad(
@@ -186,5 +127,9 @@ def _pull_back(
             [w for _, w in pairs],
             retain_graph=True,
             allow_unused=True,
+            is_grads_batched=bool(count),
         )
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(grads, inputs, strict=True)]
+    return [
+        t.new_zeros(*count, *t.shape) if g is None else g
+        for g, t in zip(grads, inputs, strict=True)
+    ]

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from legato._precision import full_precision
+from legato._precision import full_precision, power_of_two_near
 from legato.errors import InputError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
@@ -191,7 +191,7 @@ def _unit(image: Tensor, w: Tensor) -> float:
     room = torch.finfo(image.dtype).max ** 0.4
     if largest == 0 or 1 / room < largest < room:
         return 1.0
-    return 2.0 ** -max(-120, min(120, math.frexp(largest)[1]))
+    return 1 / power_of_two_near(largest)
 
 
 def _require_weight(weight: Tensor | float, image: Tensor, coupling: Coupling) -> Tensor:
