@@ -25,7 +25,7 @@ from record import record
 from torch import Tensor
 
 import legato as lg
-from legato.diagnose import peak_bytes
+from legato.diagnostics import peak_bytes
 
 ROUNDS = 5
 CPU = torch.device("cpu")
@@ -51,13 +51,13 @@ class Case:
 
     def value(self, theta: Tensor, iterations: int) -> Tensor:
         with torch.no_grad():
-            return self.loss(self.solve(theta, lg.Unroll(), iterations).value)
+            return self.loss(self.solve(theta, lg.Unroll(), iterations).x)
 
     def gradient(self, strategy: lg.GradientStrategy, theta: Tensor, iterations: int) -> Any:
         """dL/dθ by one strategy, and what the backward pass reported."""
         theta.grad = None
         solution = self.solve(theta, strategy, iterations)
-        self.loss(solution.value).backward()
+        self.loss(solution.x).backward()
         return theta.grad, solution
 
 
@@ -108,7 +108,7 @@ def total_variation() -> Case:
     def problem(theta: Tensor) -> lg.Saddle:
         weights = theta.exp().repeat_interleave(8, 1).repeat_interleave(8, 2)
         data = lg.SquaredNorm() + lg.Linear(-noisy)
-        return lg.Saddle(lg.Gradient(weights=weights), lg.LInfBall(), nonsmooth=data)
+        return lg.Saddle(lg.Differences(weights=weights), lg.LInfBall(), nonsmooth=data)
 
     return Case(
         "total variation, 32 × 32, one weight a direction and tile",
@@ -171,7 +171,7 @@ def measure(case: Case) -> dict[str, Any]:
             _quietly(case, strategy, theta)
             times[name].append(time.process_time() - begin)
     base = statistics.median(forward)
-    point = 8 * case.solve(theta.detach(), lg.Unroll(), 1).value.numel()
+    point = 8 * case.solve(theta.detach(), lg.Unroll(), 1).x.numel()
     rows = []
     for name, strategy in options.items():
         peak = peak_bytes(lambda s=strategy: _quietly(case, s, theta), CPU)  # type: ignore[misc]

@@ -39,7 +39,7 @@ def lasso(n: int, p: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor]
 
     def by_solve(weight: Tensor) -> Tensor:
         problem = lg.Composite(data, lg.L1(weight))
-        return lg.solve(problem, lg.ForwardBackward(step), stop=lg.Stop(ITERATIONS)).value
+        return lg.solve(problem, lg.ForwardBackward(step), stop=lg.Stop(ITERATIONS)).x
 
     return by_hand, by_solve
 
@@ -66,8 +66,8 @@ def total_variation(size: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Te
 
     def by_solve(weight: Tensor) -> Tensor:
         data = lg.SquaredNorm() + lg.Linear(-noisy)
-        problem = lg.Saddle(lg.Gradient(), lg.L1(weight).dual(), nonsmooth=data)
-        return lg.solve(problem, lg.PrimalDual(tau, sigma), stop=lg.Stop(ITERATIONS)).value
+        problem = lg.Saddle(lg.Differences(), lg.L1(weight).dual(), nonsmooth=data)
+        return lg.solve(problem, lg.PrimalDual(tau, sigma), stop=lg.Stop(ITERATIONS)).x
 
     return by_hand, by_solve
 

@@ -103,7 +103,7 @@ def one_lower_level(X: Any, y: Any, alpha: float) -> dict[str, float]:
         "working_set_newton_s": newton,
         "forward_backward_nesterov_s": first_order,
         "forward_backward_iterations": solution.iterations,
-        "largest_difference": float(np.abs(solution.value.numpy() - coef).max()),
+        "largest_difference": float(np.abs(solution.x.numpy() - coef).max()),
     }
 
 

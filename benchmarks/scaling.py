@@ -28,7 +28,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from record import record
 
 import legato as lg
-from legato.diagnose import peak_bytes
+from legato.diagnostics import peak_bytes
 from legato.nn import Potts
 
 Run = Callable[[], object]
@@ -81,7 +81,7 @@ def shrinkage(
         theta.grad = None
         problem = lg.Composite(data, lg.L1(theta.repeat_interleave(unknowns // parameters)))
         stop = lg.Stop(iterations)
-        x = lg.solve(problem, lg.ForwardBackward(), start, gradient=gradient, stop=stop).value
+        x = lg.solve(problem, lg.ForwardBackward(), start, gradient=gradient, stop=stop).x
         x.square().sum().backward()
 
     return run

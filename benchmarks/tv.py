@@ -91,7 +91,7 @@ def rows(image: Tensor, iterations: int, isotropic: bool, compiled: bool) -> dic
     w = image.new_full((), WEIGHT)
 
     def ours(y: Tensor, w: Tensor) -> Tensor:
-        return layer(y, w).value
+        return layer(y, w).x
 
     def plain(y: Tensor, w: Tensor) -> Tensor:
         return eager(y, w, iterations, isotropic)
@@ -226,7 +226,7 @@ def errors(image: Tensor, iterations: int, isotropic: bool) -> dict[str, float]:
         layer = TotalVariation(iterations, isotropic=isotropic, kernel=kernel)
         y = image.to(dtype).requires_grad_()
         w = y.new_full((), WEIGHT).requires_grad_()
-        u = layer(y, w).value
+        u = layer(y, w).x
         results.append((u.detach(), *torch.autograd.grad(u.pow(3).sum(), [y, w])))
     return {
         name: float((got.double() - right).norm() / right.norm())
@@ -259,9 +259,7 @@ def tiles(image: Tensor, iterations: int, isotropic: bool, rounds: int) -> dict[
         tv = make_operator(f"triton_tile_{isotropic}_{image.shape[0]}_{i}", TritonTV(launch))
 
         def solve(y: Tensor, w: Tensor, tv: Any = tv) -> Tensor:
-            value: Tensor = tv(
-                y, w, iterations=iterations, coupling=Coupling(isotropic, False)
-            ).value
+            value: Tensor = tv(y, w, iterations=iterations, coupling=Coupling(isotropic, False)).x
             return value
 
         forward[name] = lambda solve=solve: solve(image, w)
@@ -340,7 +338,7 @@ def print_memory(kind: str, isotropic: bool, size: int, iterations: int) -> None
     layer = TotalVariation(iterations, isotropic=isotropic)
 
     def ours(y: Tensor, w: Tensor) -> Tensor:
-        return layer(y, w).value
+        return layer(y, w).x
 
     def plain(y: Tensor, w: Tensor) -> Tensor:
         return eager(y, w, iterations, isotropic)
@@ -392,7 +390,7 @@ def main() -> None:
             for kind in ("legato", "eager torch")
         }
         mine, theirs = (
-            TotalVariation(given.iterations, isotropic=isotropic)(image, WEIGHT).value,
+            TotalVariation(given.iterations, isotropic=isotropic)(image, WEIGHT).x,
             eager(image, torch.tensor(WEIGHT), given.iterations, isotropic),
         )
         results["isotropic" if isotropic else "anisotropic"] = {

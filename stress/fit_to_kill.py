@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import legato as lg
 from legato import optim
-from legato._files import write_text
+from legato._support.files import write_text
 
 STEPS = 200
 
@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
         problem = lg.Composite(lg.LeastSquares(A[:20], b[:20]), lg.L1(F.softplus(theta)))
         gradient = lg.Implicit(lg.GMRES(tol=1e-10))
         stop = lg.Stop(2000, tol=1e-10)
-        x = level.solve(problem, lg.ForwardBackward(), gradient=gradient, stop=stop).value
+        x = level.solve(problem, lg.ForwardBackward(), gradient=gradient, stop=stop).x
         noisy = x + 0.01 * torch.randn(x.shape, dtype=x.dtype)
         return (A[20:] @ noisy - b[20:]).square().mean()
 

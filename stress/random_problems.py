@@ -229,7 +229,7 @@ def tv(recipe: Recipe) -> Case:
 
     def make(b: Tensor, w: Tensor) -> Any:
         data = lg.SquaredNorm() + lg.Linear(-b)
-        problem = lg.Saddle(lg.Gradient(dims=(-1,)), dual=lg.L1(w).dual(), nonsmooth=data)
+        problem = lg.Saddle(lg.Differences(dims=(-1,)), dual=lg.L1(w).dual(), nonsmooth=data)
         return problem, _primal_dual(recipe), torch.zeros_like(b)
 
     return Case(recipe, (b, draw.number(recipe.strength)), make)
@@ -264,7 +264,7 @@ def potts(recipe: Recipe) -> Case:
         dual = lg.Box() + lg.Kernel(interval, e) if smooth else lg.Box()
         term = lg.Simplex(dim=0) + lg.Linear(c)
         term = term + lg.NegativeEntropy(e) if smooth else term
-        problem = lg.Saddle(lg.Gradient(weights=w), dual=dual, nonsmooth=term)
+        problem = lg.Saddle(lg.Differences(weights=w), dual=dual, nonsmooth=term)
         algorithm = lg.PrimalDual(1 / norm, 1 / norm, lg.Entropy(), interval)
         return problem, algorithm, torch.full_like(c, 1 / 3)
 

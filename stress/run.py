@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from legato._files import write_text
+from legato._support.files import write_text
 from legato.studies.provenance import provenance
 
 HERE = Path(__file__).parent

@@ -45,7 +45,7 @@ STRATEGIES = {
     "FixedPoint": lg.FixedPoint(300),
     "Implicit": lg.Implicit(),
     "BiCGStab": lg.Implicit(lg.BiCGStab()),
-    "Dense": lg.Implicit(lg.DenseSolver()),
+    "Dense": lg.Implicit(lg.Direct()),
 }
 
 
@@ -65,7 +65,7 @@ def _composite(term: Callable[..., Any], algorithm: Any, inputs: Inputs, **optio
         def compute(t: Inputs) -> Tensor:
             extra = {k: v for k, v in t.items() if k not in ("A", "b")}
             problem = lg.Composite(lg.LeastSquares(t["A"], t["b"]), term(**extra))
-            return lg.solve(problem, algorithm, gradient=gradient, stop=lg.Stop(100)).value
+            return lg.solve(problem, algorithm, gradient=gradient, stop=lg.Stop(100)).x
 
         return Subject(inputs, compute, **options)
 
@@ -76,8 +76,8 @@ def _total_variation(gradient: Any) -> Subject:
     def compute(t: Inputs) -> Tensor:
         data = lg.SquaredNorm() + lg.Linear(-t["b"])
         dual = lg.L1(t["w"]).dual()
-        problem = lg.Saddle(lg.Gradient(dims=(-1,)), dual, nonsmooth=data)
-        return lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(100)).value
+        problem = lg.Saddle(lg.Differences(dims=(-1,)), dual, nonsmooth=data)
+        return lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(100)).x
 
     b = torch.tensor([0.1, 0.2, 0.0, 1.1, 0.9, 1.0, 1.3, -0.4], dtype=torch.float64)
     return Subject({"b": b, "w": _number(0.25)}, compute, ("b", "w"), nonnegative=("w",))
@@ -151,7 +151,7 @@ def _potts(**options: Any) -> Subject:
 def _tv_layer(**options: Any) -> Subject:
     inputs = {"image": _normal(7, 1, 2, 6, 7).cumsum(-1), "weight": _number(0.2)}
     return _layer(
-        nn.TotalVariation(50, **options), inputs, lambda o: o.value, "image", "weight",
+        nn.TotalVariation(50, **options), inputs, lambda o: o.x, "image", "weight",
         homogeneous=("image", "weight"), nonnegative=("weight",),
     )  # fmt: skip
 
@@ -181,53 +181,53 @@ def layers() -> dict[str, Subject]:
         "Potts, epsilon, Implicit": _potts(epsilon=0.1, gradient=lg.Implicit()),
         "TotalVariation, Implicit": _tv_layer(gradient=lg.Implicit()),
         "AnalysisDenoiser": _layer(
-            nn.AnalysisDenoiser(size=3, iterations=60), image, lambda o: o.value, "image"
+            nn.AnalysisDenoiser(size=3, iterations=60), image, lambda o: o.x, "image"
         ),
         "AnalysisDenoiser, interval": _layer(
             nn.AnalysisDenoiser(size=3, iterations=60, interval=True), image,
-            lambda o: o.value, "image",
+            lambda o: o.x, "image",
         ),
         "AnalysisDenoiser, conditioned": _layer(
             nn.AnalysisDenoiser(size=3, iterations=60, conditioned=True), image,
-            lambda o: o.value, "image",
+            lambda o: o.x, "image",
         ),
         "AnalysisDenoiser, Implicit": _layer(
             nn.AnalysisDenoiser(size=3, iterations=60, gradient=lg.Implicit()), image,
-            lambda o: o.value, "image",
+            lambda o: o.x, "image",
         ),
         "SparseCoding": _layer(
-            nn.SparseCoding(5, 4, iterations=60), signals, lambda o: o.value, "signals"
+            nn.SparseCoding(5, 4, iterations=60), signals, lambda o: o.x, "signals"
         ),
         "SparseCoding, nonnegative": _layer(
             nn.SparseCoding(5, 4, iterations=60, nonnegative=True), signals,
-            lambda o: o.value, "signals",
+            lambda o: o.x, "signals",
         ),
         "MatrixGame": _layer(nn.MatrixGame(), payoffs, lambda o: o.row, "payoffs"),
         "MatrixGame, sharp": _layer(
             nn.MatrixGame(0.0, average=True), payoffs, lambda o: o.row, "payoffs", **game
         ),
         "NonNegativeLeastSquares": _layer(
-            nn.NonNegativeLeastSquares(), least, lambda o: o.value, "operator", "data",
+            nn.NonNegativeLeastSquares(), least, lambda o: o.x, "operator", "data",
             homogeneous=("data",),
         ),
         "NonNegativeLeastSquares, entropy": _layer(
-            nn.NonNegativeLeastSquares(geometry=lg.Entropy()), least, lambda o: o.value,
+            nn.NonNegativeLeastSquares(geometry=lg.Entropy()), least, lambda o: o.x,
             "operator", "data", homogeneous=("operator", "data"), degree=0,
         ),
         "NonNegativeLeastSquares, entropy, Implicit": _layer(
             nn.NonNegativeLeastSquares(600, geometry=lg.Entropy(), gradient=lg.Implicit()), least,
-            lambda o: o.value, "operator", "data", homogeneous=("data",),
+            lambda o: o.x, "operator", "data", homogeneous=("data",),
         ),
         "NonNegativeLeastSquares, Burg": _layer(
-            nn.NonNegativeLeastSquares(geometry=lg.Burg()), least, lambda o: o.value,
+            nn.NonNegativeLeastSquares(geometry=lg.Burg()), least, lambda o: o.x,
             "operator", "data", homogeneous=("data",),
         ),
         "SimplexLeastSquares": _layer(
-            nn.SimplexLeastSquares(), least, lambda o: o.value, "operator", "data",
+            nn.SimplexLeastSquares(), least, lambda o: o.x, "operator", "data",
             homogeneous=("operator", "data"), degree=0,
         ),
         "SimplexLeastSquares, entropy": _layer(
-            nn.SimplexLeastSquares(geometry=lg.Entropy()), least, lambda o: o.value,
+            nn.SimplexLeastSquares(geometry=lg.Entropy()), least, lambda o: o.x,
             "operator", "data", homogeneous=("operator", "data"), degree=0,
         ),
         "ContrastWeights": _layer(

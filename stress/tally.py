@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from legato._files import replacing
+from legato._support.files import replacing
 
 KEPT = 20
 """Findings of one kind that are written out; all are counted."""

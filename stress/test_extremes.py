@@ -237,7 +237,7 @@ def test_nearly_singular(room, strategy, dtype, tally):
         stop = lg.Stop(100)
         gradient = STRATEGIES[strategy]
         done = lg.solve(problem, lg.ForwardBackward(1.0), x.to(dtype), gradient=gradient, stop=stop)
-        (g,) = torch.autograd.grad(done.value @ slopes.to(dtype), b)
+        (g,) = torch.autograd.grad(done.x @ slopes.to(dtype), b)
     tally.count("nearly singular systems")
     if caught:
         tally.count("nearly singular systems: warned about")

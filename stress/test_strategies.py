@@ -63,7 +63,7 @@ def attempt(case: Case, gradient: Any, stop: lg.Stop, state: Any = None) -> Outc
         try:
             start = x0 if state is None else state
             done = lg.solve(problem, algorithm, start, gradient=strategy, stop=stop)
-            grads = torch.autograd.grad(case.loss(done.value), theta, allow_unused=True)
+            grads = torch.autograd.grad(case.loss(done.x), theta, allow_unused=True)
         except LegatoError as error:
             return Outcome(None, refusal=f"{type(error).__name__}: {error}")
     own = [w for w in said if issubclass(w.category, LegatoWarning)]
@@ -88,7 +88,7 @@ FIXED_POINT = {
     "Implicit(BiCGStab)": lg.Implicit(lg.BiCGStab()),
     "Implicit(CG)": lg.Implicit(lg.CG()),
     "Implicit(Neumann)": lg.Implicit(lg.Neumann()),
-    "Implicit(Dense)": lg.Implicit(lg.DenseSolver()),
+    "Implicit(Dense)": lg.Implicit(lg.Direct()),
     "Piggyback": lg.Piggyback(),
 }
 UNPROMISING = ("OneStep", "FixedPoint(7 terms)")

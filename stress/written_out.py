@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
+from legato._support import tree
 from legato.gradients import Linearisation
 
 ROUNDINGS = 2000.0

@@ -106,21 +106,23 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         "Dense on a batch": OperatorCase(dense, at(3, 7)),
         "Dense, large": OperatorCase(lg.Dense(r(520, 530, seed=4)), at(530)),
         "Dense, one matrix each": OperatorCase(lg.Dense(r(3, 5, 7, seed=5)), at(3, 7)),
-        "Gradient 1-D": OperatorCase(lg.Gradient((-1,)), at(40)),
-        "Gradient 2-D": OperatorCase(lg.Gradient(), at(2, 21, 19)),
-        "Gradient 3-D": OperatorCase(lg.Gradient((-3, -2, -1)), at(7, 8, 6), tight=1.05),
-        "Gradient along one axis": OperatorCase(lg.Gradient((-2,)), at(2, 30, 5)),
-        "Gradient, weighted": OperatorCase(lg.Gradient(weights=weights), at(2, 6, 5), tight=2.0),
-        "Gradient, scaled": OperatorCase(lg.Gradient(weights=-0.3), at(30, 30)),
+        "Differences 1-D": OperatorCase(lg.Differences((-1,)), at(40)),
+        "Differences 2-D": OperatorCase(lg.Differences(), at(2, 21, 19)),
+        "Differences 3-D": OperatorCase(lg.Differences((-3, -2, -1)), at(7, 8, 6), tight=1.05),
+        "Differences along one axis": OperatorCase(lg.Differences((-2,)), at(2, 30, 5)),
+        "Differences, weighted": OperatorCase(
+            lg.Differences(weights=weights), at(2, 6, 5), tight=2.0
+        ),
+        "Differences, scaled": OperatorCase(lg.Differences(weights=-0.3), at(30, 30)),
         "Differences": OperatorCase(
-            lg.Differences(((1, 0), (0, 1), (1, 1), (1, -1))), at(2, 14, 13), tight=1.2
+            lg.Differences(offsets=((1, 0), (0, 1), (1, 1), (1, -1))), at(2, 14, 13), tight=1.2
         ),
         "Differences, far and weighted": OperatorCase(
-            lg.Differences(((-2, 1), (0, -3)), weights=rand(2, 6, 5, seed=9, dtype=dtype)),
+            lg.Differences(offsets=((-2, 1), (0, -3)), weights=rand(2, 6, 5, seed=9, dtype=dtype)),
             at(6, 5),
             tight=2.0,
         ),
-        "Gradient of one pixel": OperatorCase(lg.Gradient(), at(1, 1), tight=torch.inf),
+        "Differences of one pixel": OperatorCase(lg.Differences(), at(1, 1), tight=torch.inf),
         "Convolution 1-D": OperatorCase(lg.Convolution(r(2, 3, 4)), at(3, 60), tight=1.05),
         "Convolution 2-D": OperatorCase(lg.Convolution(r(4, 1, 3, 5)), at(2, 1, 16, 15), tight=1.2),
         "Convolution 3-D": OperatorCase(
@@ -137,7 +139,7 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         ),
         "Diagonal": OperatorCase(lg.Diagonal(r(6, seed=6)), at(4, 6)),
         "Identity": OperatorCase(lg.Identity(), at(4, 6)),
-        "Stack": OperatorCase(lg.Stack(lg.Gradient(), lg.Identity()), at(9, 8), tight=1.1),
+        "Stack": OperatorCase(lg.Stack(lg.Differences(), lg.Identity()), at(9, 8), tight=1.1),
         "Composition": OperatorCase(lg.Dense(r(4, 5, seed=7)) @ dense, at(7), tight=torch.inf),
         "Sum": OperatorCase(dense + other, at(7), tight=torch.inf),
         "Difference": OperatorCase(dense - other, at(7), tight=torch.inf),
@@ -348,42 +350,42 @@ case(
     model=lambda x: (a * cp.sum(cp.multiply(_np(W), x)) + _interval(x, 0.2, 1.0), []),
 )
 case(
-    lg.OneHomogeneous,
+    lg.AsymmetricL1,
     lg.Euclidean,
-    build=lambda lo, hi: (lg.OneHomogeneous(lo, hi), E),
+    build=lambda lo, hi: (lg.AsymmetricL1(lo, hi), E),
     y=Y,
     feasible=_free,
     parameters=(LO, HI),
 )
 case(
-    lg.OneHomogeneous,
+    lg.AsymmetricL1,
     lg.Euclidean,
     y=Y,
     feasible=_orthant,
     parameters=(W,),
-    build=lambda w: (lg.OneHomogeneous(-torch.inf, w), E),
+    build=lambda w: (lg.AsymmetricL1(-torch.inf, w), E),
     model=lambda x: (a * cp.sum(cp.multiply(_np(W), x)) + _sq(x), [x >= 0]),
 )
 case(
-    lg.OneHomogeneous,
+    lg.AsymmetricL1,
     lg.Entropy,
-    build=lambda hi: (lg.OneHomogeneous(-1.0, hi), H),
+    build=lambda hi: (lg.AsymmetricL1(-1.0, hi), H),
     y=Y,
     feasible=_orthant,
     parameters=(W,),
 )
 case(
-    lg.OneHomogeneous,
+    lg.AsymmetricL1,
     lg.Burg,
-    build=lambda hi: (lg.OneHomogeneous(-1.0, hi), B),
+    build=lambda hi: (lg.AsymmetricL1(-1.0, hi), B),
     y=-0.1 - Y.abs(),
     feasible=lambda s: 0.01 + _orthant(s),
     parameters=(W,),
 )
 case(
-    lg.OneHomogeneous,
+    lg.AsymmetricL1,
     lg.Interval,
-    build=lambda lo, hi: (lg.OneHomogeneous(lo, hi), I),
+    build=lambda lo, hi: (lg.AsymmetricL1(lo, hi), I),
     y=Y,
     feasible=_unit,
     parameters=(LO, HI),

@@ -73,7 +73,7 @@ A = _matrix(0, 7, 5)
 TARGET = A @ torch.tensor([1.2, -0.9, 0.0, 0.7, 0.0], dtype=torch.float64) + 0.1 * random(1, 7)
 POSITIVE_TARGET = A @ torch.tensor([0.9, 0.6, -0.5, 0.8, -0.4], dtype=torch.float64)
 MIXTURE = A @ torch.tensor([0.9, 0.4, -0.4, 0.3, -0.3], dtype=torch.float64)
-EUCLIDEAN = lg.ForwardBackward(step=0.35)  # below 1/‖A‖², also for the perturbed matrices
+EUCLIDEAN = lg.ForwardBackward(step_size=0.35)  # below 1/‖A‖², also for the perturbed matrices
 
 
 def lasso(A: Tensor, b: Tensor, weight: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
@@ -92,13 +92,13 @@ def nnls(A: Tensor, b: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
 
 
 def nnls_entropic(A: Tensor, b: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
-    algorithm = lg.ForwardBackward(step=0.4, geometry=lg.Entropy())
+    algorithm = lg.ForwardBackward(step_size=0.4, geometry=lg.Entropy())
     x0 = _uniform(b, 5, total=2)
     return lg.Composite(lg.LeastSquares(A, b), lg.NonNegative()), algorithm, x0
 
 
 def simplex_least_squares(A: Tensor, b: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
-    algorithm = lg.ForwardBackward(step=0.8, geometry=lg.Entropy())
+    algorithm = lg.ForwardBackward(step_size=0.8, geometry=lg.Entropy())
     x0 = _uniform(b, 5, total=5)
     return lg.Composite(lg.LeastSquares(A, b), lg.Simplex()), algorithm, x0
 
@@ -129,7 +129,7 @@ SIGNAL = torch.tensor([0.1, 0.2, 0.0, 1.1, 0.9, 1.0, 1.3, -0.4], dtype=torch.flo
 
 def tv_1d(b: Tensor, weight: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
     problem = lg.Saddle(
-        lg.Gradient(dims=(-1,)),
+        lg.Differences(dims=(-1,)),
         dual=lg.L1(weight).dual(),
         nonsmooth=lg.SquaredNorm() + lg.Linear(-b),
     )
@@ -139,7 +139,7 @@ def tv_1d(b: Tensor, weight: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
 def potts(c: Tensor, w: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
     """Labels on the first axis; w are the weights of the edges of a grid."""
     problem = lg.Saddle(
-        lg.Gradient(weights=w), dual=lg.Box(), nonsmooth=lg.Simplex(dim=0) + lg.Linear(c)
+        lg.Differences(weights=w), dual=lg.Box(), nonsmooth=lg.Simplex(dim=0) + lg.Linear(c)
     )
     return problem, _potts_algorithm(), _uniform(c, *c.shape, total=len(c))
 
@@ -150,7 +150,7 @@ def smooth_potts(
     """With ε-entropies: on a grid the dual of a flat region is not unique without one."""
     algorithm = _potts_algorithm()
     problem = lg.Saddle(
-        lg.Gradient(weights=w),
+        lg.Differences(weights=w),
         dual=lg.Box() + lg.Kernel(algorithm.dual_geometry, epsilon_dual),
         nonsmooth=lg.Simplex(dim=0) + lg.Linear(c) + lg.NegativeEntropy(epsilon),
     )

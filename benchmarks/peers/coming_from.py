@@ -63,11 +63,11 @@ class Found(NamedTuple):
 
 
 SECTIONS = {
-    "JAXopt": Read("jaxopt", ("w", "gradient"), ("solution.value", "l1reg.grad")),
-    "cvxpylayers": Read("cvxpylayers", ("value", "target.grad"), ("solution.value", "target.grad")),
-    "deepinv": Read("deepinv", ("x", "weight.grad"), ("output.value", "weight.grad")),
-    "torchdeq": Read("torchdeq", ("z[0]", "weight.grad"), ("solution.value", "weight.grad")),
-    "A loop written by hand": Read(None, ("x", "weight.grad"), ("solution.value", "weight.grad")),
+    "JAXopt": Read("jaxopt", ("w", "gradient"), ("solution.x", "l1reg.grad")),
+    "cvxpylayers": Read("cvxpylayers", ("value", "target.grad"), ("solution.x", "target.grad")),
+    "deepinv": Read("deepinv", ("x", "weight.grad"), ("output.x", "weight.grad")),
+    "torchdeq": Read("torchdeq", ("z[0]", "weight.grad"), ("solution.x", "weight.grad")),
+    "A loop written by hand": Read(None, ("x", "weight.grad"), ("solution.x", "weight.grad")),
 }
 WITHOUT_MODE = (', "mode": "lsmr"', "")
 """What turns the program of cvxpylayers into its default way to differentiate."""

@@ -23,8 +23,8 @@ slope = torch.where(inside, (1 - theta**2) / (1 + theta**2) ** 2, 0.0).detach()
 # Projected steps reach the boundary; entropic steps only come close, x = e⁻ⁿ, and in the end
 # underflow to zero. Their mirror coordinates 1 + log x go on to count, and so do their derivatives.
 algorithms = {
-    "projected": lg.ForwardBackward(step=0.5),
-    "entropic": lg.ForwardBackward(step=0.5, geometry=lg.Entropy()),
+    "projected": lg.ForwardBackward(step_size=0.5),
+    "entropic": lg.ForwardBackward(step_size=0.5, geometry=lg.Entropy()),
 }
 strategies = {"Unroll": lg.Unroll(), "Implicit": lg.Implicit(lg.GMRES(tol=1e-10))}
 figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
@@ -37,7 +37,7 @@ for name, algorithm in algorithms.items():
         data = lg.LeastSquares(lg.Diagonal(theta), torch.ones_like(theta))
         problem = lg.Composite(data + lg.SquaredNorm(), lg.NonNegative())
         start = torch.full_like(theta, 0.5).detach()
-        x = lg.solve(problem, algorithm, start, gradient=strategy, stop=lg.Stop(2000)).value
+        x = lg.solve(problem, algorithm, start, gradient=strategy, stop=lg.Stop(2000)).x
         (found,) = torch.autograd.grad(x.sum(), theta)
         label = f"{name}, {kind}"
         worst[label] = float((found - slope)[away].abs().max())

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import legato as lg
-from legato.diagnose import Sign
+from legato.diagnostics import Sign
 
 torch.manual_seed(0)
 A, b = torch.randn(40, 20).double(), torch.randn(40).double()

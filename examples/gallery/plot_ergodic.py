@@ -19,7 +19,7 @@ entropic = {"geometry": lg.Entropy(), "dual_geometry": lg.Entropy(), "norm": flo
 signal = torch.cat([torch.full((40,), v) for v in (0.0, 1.0, 0.3)]).double()
 noisy = signal + 0.1 * torch.randn(120).double()
 data = lg.SquaredNorm() + lg.Linear(-noisy)
-denoising = lg.Saddle(lg.Gradient((-1,)), dual=lg.LInfBall(0.4), nonsmooth=data)
+denoising = lg.Saddle(lg.Differences((-1,)), dual=lg.LInfBall(0.4), nonsmooth=data)
 checkpoints = [2**k for k in range(2, 11)]
 
 
@@ -29,7 +29,7 @@ def gaps(problem, start, average, **options):
     for n in checkpoints:
         solution = lg.solve(problem, algorithm, state, stop=lg.Stop(n - done))
         state, done = solution.state, n
-        found.append(max(float(problem.gap(solution.value, solution.dual)), 1e-16))
+        found.append(max(float(problem.gap(solution.x, solution.y)), 1e-16))
     return found, solution
 
 
@@ -48,7 +48,7 @@ for axis, (title, problem, start, options) in zip(axes, cases, strict=False):
     axis.set(title=title, xlabel="iterations N", ylabel="primal–dual gap")
 axes[0].legend()
 axes[2].plot(noisy, ".", color="0.7")
-axes[2].plot(solution.value, label="average of 1024")
+axes[2].plot(solution.x, label="average of 1024")
 axes[2].legend()
 
 # %%

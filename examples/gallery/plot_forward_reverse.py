@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import legato as lg
-from legato.diagnose import peak_bytes
+from legato.diagnostics import peak_bytes
 
 torch.manual_seed(0)
 A, b = torch.randn(60, 40).double(), torch.randn(60).double()
@@ -25,9 +25,7 @@ def gradient(count, iterations, make):
     theta = torch.full((count,), -1.0, dtype=torch.float64, requires_grad=True)
     weight = theta.exp().repeat_interleave(-(-40 // count))[:40]
     problem = lg.Composite(data, lg.L1(weight))
-    x = lg.solve(
-        problem, lg.ForwardBackward(), gradient=make(theta), stop=lg.Stop(iterations)
-    ).value
+    x = lg.solve(problem, lg.ForwardBackward(), gradient=make(theta), stop=lg.Stop(iterations)).x
     return torch.autograd.grad(0.5 * x.square().sum(), theta)[0]
 
 

@@ -64,9 +64,9 @@ def invest(cap, strategy):
 caps, h, slopes = torch.linspace(0.14, 0.4, 20).double(), 1e-6, {}
 for name, strategy in (("Unroll", lg.Unroll()), ("Implicit", lg.Implicit())):
     cap = caps.clone().requires_grad_()
-    shares = torch.stack([invest(k, strategy).value for k in cap])
+    shares = torch.stack([invest(k, strategy).x for k in cap])
     (slopes[name],) = torch.autograd.grad(shares[:, c.argmin()].sum(), cap)
-ends = [torch.stack([invest(k + s * h, lg.Unroll()).value for k in caps]) for s in (1, -1)]
+ends = [torch.stack([invest(k + s * h, lg.Unroll()).x for k in caps]) for s in (1, -1)]
 slopes["differences"] = (ends[0] - ends[1])[:, c.argmin()] / (2 * h)
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
 axes[0].plot(caps, shares.detach())

@@ -55,7 +55,7 @@ A, b = torch.randn(10, 40).double(), torch.randn(10).double()
 
 def send(term):
     problem = lg.Composite(lg.LeastSquares(A, b), term)
-    return lg.solve(problem, lg.ForwardBackward(inertia=0.5), stop=lg.Stop(300)).value
+    return lg.solve(problem, lg.ForwardBackward(inertia=0.5), stop=lg.Stop(300)).x
 
 
 weight = torch.tensor(1.0).double().requires_grad_()

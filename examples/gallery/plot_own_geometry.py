@@ -62,12 +62,12 @@ for axis, geometry in zip(axes, (lg.Euclidean(), lg.Interval(-1.0, 1.0), psi), s
     for _ in range(60):
         solution = lg.solve(problem, algorithm, state, stop=lg.Stop(1))
         state = solution.state
-        path.append(solution.value.detach())
+        path.append(solution.x.detach())
     axis.plot(torch.stack(path))
     axis.set(title=repr(geometry), xlabel="iteration")
     solution = lg.solve(problem, algorithm, torch.zeros(4).double(), stop=lg.Stop(3000))
-    solution.value.square().sum().backward()
-    solutions.append(solution.value.detach())
+    solution.x.square().sum().backward()
+    solutions.append(solution.x.detach())
     slopes.append(matrix.grad)
 apart = [float((s - slopes[0]).norm() / slopes[0].norm()) for s in slopes]
 print("derivatives apart from the Euclidean one:", [f"{a:.0e}" for a in apart])

@@ -52,7 +52,7 @@ scale = torch.cat([torch.full((128 >> j,), j) for j in range(8)] + [torch.tensor
 def denoise(theta, noisy):
     data = lg.SquaredNorm() + lg.Linear(-noisy)
     problem = lg.Saddle(Haar(), dual=lg.LInfBall(theta.exp()[scale]), nonsmooth=data)
-    return lg.solve(problem, lg.PrimalDual(), noisy, stop=lg.Stop(30)).value
+    return lg.solve(problem, lg.PrimalDual(), noisy, stop=lg.Stop(30)).x
 
 
 theta = torch.full((9,), -2.0, dtype=torch.float64, requires_grad=True)

@@ -21,7 +21,7 @@ def gradient(ridge, strategy):
     weight = torch.full((12,), 0.5, dtype=torch.float64, requires_grad=True)
     problem = lg.Composite(lg.LeastSquares(A, b) + lg.SquaredNorm(ridge), lg.L1(weight))
     solution = lg.solve(problem, lg.ForwardBackward(), gradient=strategy, stop=lg.Stop(600))
-    (solution.value - target).square().sum().backward()
+    (solution.x - target).square().sum().backward()
     return weight.grad, solution.backward
 
 

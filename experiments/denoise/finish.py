@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ship import main as ship
 
-from legato._files import write_text
+from legato._support.files import write_text
 from legato.cli.denoise.figures import draw_all
 from legato.cli.denoise.table_text import comparisons_markdown, markdown, weights_markdown
 from legato.studies.denoise.image_sets import read_sets

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from legato._files import replacing, write_text
+from legato._support.files import replacing, write_text
 from legato.nn import AnalysisDenoiser
 from legato.studies.denoise.shipped import PARAMETERS, STORY
 

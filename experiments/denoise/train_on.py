@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from legato._files import write_text
+from legato._support.files import write_text
 from legato.gradients import Unroll
 from legato.studies.denoise.image_sets import read_sets
 from legato.studies.denoise.models import (

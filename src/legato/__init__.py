@@ -12,12 +12,11 @@ from legato.algorithms import (
     Nesterov,
     Newton,
     PrimalDual,
-    Stop,
-    Trace,
 )
-from legato.diagnose import Diagnosis, diagnose
+from legato.diagnostics import Diagnosis, diagnose
 from legato.functions import (
     L1,
+    AsymmetricL1,
     Box,
     Function,
     GroupL1,
@@ -29,7 +28,6 @@ from legato.functions import (
     Logistic,
     NegativeEntropy,
     NonNegative,
-    OneHomogeneous,
     Quadratic,
     Separable,
     Simplex,
@@ -55,7 +53,7 @@ from legato.gradients import (
     CG,
     GMRES,
     BiCGStab,
-    DenseSolver,
+    Direct,
     FixedPoint,
     Forward,
     GradientStrategy,
@@ -70,15 +68,15 @@ from legato.operators import (
     Dense,
     Diagonal,
     Differences,
-    Gradient,
     Identity,
     Operator,
     Stack,
 )
 from legato.optim import fit
 from legato.problems import Composite, Saddle
+from legato.running import Stop, Trace
 from legato.smoothing import smoothed
-from legato.solve import Solution, solve
+from legato.solving import Solution, solve
 
 __version__ = "0.1.0"
 
@@ -87,6 +85,7 @@ __all__ = [
     "GMRES",
     "L1",
     "Algorithm",
+    "AsymmetricL1",
     "Average",
     "Backtracking",
     "BiCGStab",
@@ -95,10 +94,10 @@ __all__ = [
     "Composite",
     "Convolution",
     "Dense",
-    "DenseSolver",
     "Diagnosis",
     "Diagonal",
     "Differences",
+    "Direct",
     "Entropy",
     "Euclidean",
     "FixedPoint",
@@ -106,7 +105,6 @@ __all__ = [
     "ForwardBackward",
     "Function",
     "Geometry",
-    "Gradient",
     "GradientStrategy",
     "GroupL1",
     "Identity",
@@ -123,7 +121,6 @@ __all__ = [
     "Neumann",
     "Newton",
     "NonNegative",
-    "OneHomogeneous",
     "OneStep",
     "Operator",
     "Piggyback",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from legato._tree import Var, tree_map
+from legato._support.tree import Var, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions import Function, Linear, Separable, Zero
 from legato.functions.smooth import as_operator
@@ -72,9 +72,9 @@ class Saddle:
 
     >>> y = torch.tensor([0.0, 1.0])
     >>> data = lg.SquaredNorm() + lg.Linear(-y)
-    >>> problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(0.25).dual(), nonsmooth=data)
+    >>> problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(0.25).dual(), nonsmooth=data)
     >>> found = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(500))
-    >>> found.value, bool(problem.gap(found.value, found.dual) < 1e-6)
+    >>> found.x, bool(problem.gap(found.x, found.y) < 1e-6)
     (tensor([0.2500, 0.7500]), True)
     """
 

@@ -9,7 +9,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from legato._tree import Var
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.functions import (
     L1,
@@ -95,7 +95,7 @@ def smoothed(problem: Composite, mu: Tensor | float) -> Composite:
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
     >>> smooth = lg.smoothed(problem, mu=0.1)
-    >>> lg.solve(smooth, lg.ForwardBackward(), stop=lg.Stop(500)).value.round(decimals=2)
+    >>> lg.solve(smooth, lg.ForwardBackward(), stop=lg.Stop(500)).x.round(decimals=2)
     tensor([2.0000, 0.0500])
     """
     if not isinstance(problem, Composite):

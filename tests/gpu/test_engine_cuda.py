@@ -38,14 +38,14 @@ def simplex(device, weight):
 def total_variation(device, weight):
     term = lg.SquaredNorm() + lg.Linear(-randn(9, 8, seed=3).to(device))
     return lg.Saddle(
-        lg.Gradient(weights=weight), lg.Box(-1.0, 1.0), nonsmooth=term
+        lg.Differences(weights=weight), lg.Box(-1.0, 1.0), nonsmooth=term
     ), lg.PrimalDual()
 
 
 def potts(device, weight):
     cost = randn(2, 3, 6, 5, seed=4).to(device)
     term = lg.Simplex(dim=-3) + lg.Linear(cost) + lg.NegativeEntropy(0.5)
-    operator = lg.Differences(((1, 0), (0, 1), (1, 1), (1, -1)), weight)
+    operator = lg.Differences(weights=weight, offsets=((1, 0), (0, 1), (1, 1), (1, -1)))
     dual = lg.Box(-1.0, 1.0) + lg.Kernel(UNIT, 0.5)
     problem = lg.Saddle(operator, dual, nonsmooth=term)
     return problem, lg.PrimalDual(0.2, 0.2, lg.Entropy(), UNIT)
@@ -59,9 +59,9 @@ def run(build, device, strategy, dtype=torch.float64):
     weight = torch.tensor(0.7, dtype=torch.float64, device=device, requires_grad=True)
     problem, algorithm = build(device, weight)
     s = lg.solve(problem, algorithm, gradient=strategy, stop=lg.Stop(1500))
-    weights = torch.linspace(0, 1, s.value.numel(), dtype=torch.float64, device=device)
-    (s.value.flatten() * weights).sum().backward()
-    return s.value.detach().cpu(), weight.grad.cpu()
+    weights = torch.linspace(0, 1, s.x.numel(), dtype=torch.float64, device=device)
+    (s.x.flatten() * weights).sum().backward()
+    return s.x.detach().cpu(), weight.grad.cpu()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -113,7 +113,7 @@ def test_repeated_solves_leave_memory_flat():
 def test_a_solve_can_be_captured_in_a_cuda_graph():
     cost = randn(3, 16, 16).cuda().float()
     problem = lg.Saddle(
-        lg.Gradient(), lg.Box(-1.0, 1.0), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(cost)
+        lg.Differences(), lg.Box(-1.0, 1.0), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(cost)
     )
     algorithm = lg.PrimalDual(0.3, 0.3, lg.Entropy(), UNIT)
     state = algorithm.init(problem, None)

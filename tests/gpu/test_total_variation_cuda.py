@@ -22,8 +22,8 @@ def fresh():
 
 def gradients(layer, image, weight):
     output = layer(image, weight)
-    loss = output.value.pow(3).sum() + output.dual.square().sum()
-    return [output.value.detach(), *torch.autograd.grad(loss, [image, weight])]
+    loss = output.x.pow(3).sum() + output.y.square().sum()
+    return [output.x.detach(), *torch.autograd.grad(loss, [image, weight])]
 
 
 @each_norm

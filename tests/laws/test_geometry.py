@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import legato as lg
-from legato import _tree as tree
+from legato._support import tree
 from makers import geometries, randn
 
 NAMES = list(geometries())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import legato as lg
-from legato import _tree as tree
+from legato._support import tree
 from legato.operators.base import Composition, lanczos_norm
 from makers import OPERATOR_TYPES, operators, rand, randn
 
@@ -107,7 +107,7 @@ def test_absolute_bounds_every_entry(name):
 
 def test_gradient_is_the_papers():
     u = randn(4, 5)
-    d = lg.Gradient()(u)
+    d = lg.Differences()(u)
     assert d.shape == (2, 4, 5)
     torch.testing.assert_close(d[0, :-1], u[1:] - u[:-1])
     torch.testing.assert_close(d[1, :, :-1], u[:, 1:] - u[:, :-1])
@@ -117,7 +117,7 @@ def test_gradient_is_the_papers():
 
 def test_differences_look_where_their_offsets_point():
     u = randn(4, 5)
-    d = lg.Differences(((1, 1), (1, -1)))(u)
+    d = lg.Differences(offsets=((1, 1), (1, -1)))(u)
     torch.testing.assert_close(d[0, :-1, :-1], u[1:, 1:] - u[:-1, :-1])
     torch.testing.assert_close(d[1, :-1, 1:], u[1:, :-1] - u[:-1, 1:])
     assert float(d[0, -1].abs().max()) == float(d[0, :, -1].abs().max()) == 0.0
@@ -128,14 +128,14 @@ def test_differences_look_where_their_offsets_point():
     ("build", "parameter"),
     [
         (lambda p: lg.Dense(p), randn(3, 4)),
-        (lambda p: lg.Gradient(weights=p), rand(2, 2, 2)),
+        (lambda p: lg.Differences(weights=p), rand(2, 2, 2)),
         (lambda p: lg.Convolution(p), randn(2, 2, 2, 3)),
         (lambda p: lg.Convolution(p, "circular"), randn(2, 2, 2, 2)),
         (lambda p: lg.Convolution(p, "mirror"), randn(2, 2, 2, 2)),
         (lambda p: lg.Diagonal(p), randn(4)),
         (lambda p: p.sum() * lg.Identity(), randn(2)),
     ],
-    ids=["Dense", "Gradient", "Convolution", "Circular", "Mirror", "Diagonal", "Scaled"],
+    ids=["Dense", "Differences", "Convolution", "Circular", "Mirror", "Diagonal", "Scaled"],
 )
 def test_operators_are_differentiable_in_their_parameters(build, parameter):
     shape = {3: (2, 2), 4: (2, 2, 2)}.get(parameter.ndim, (4,))
@@ -155,7 +155,7 @@ def test_operators_are_differentiable_in_their_parameters(build, parameter):
 )
 def test_gradient_and_convolution_of_any_shape_and_scale(height, width, batch, scale, dtype):
     x = randn(*batch, 1, height, width, dtype=dtype) * scale
-    for K in (lg.Gradient(), lg.Convolution(randn(2, 1, 3, 2, dtype=dtype))):
+    for K in (lg.Differences(), lg.Convolution(randn(2, 1, 3, 2, dtype=dtype))):
         image = K(x)
         y = randn(*image.shape, seed=1, dtype=dtype)
         left, right = (

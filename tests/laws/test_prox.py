@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import legato as lg
-from legato import _tree as tree
+from legato._support import tree
 from makers import PROX, PROX_CASES, E, H, randn
 
 IDS = [name for name, _ in PROX_CASES]
@@ -87,7 +87,7 @@ MOREAU = {
     "L1": lg.L1(0.7),
     "L1 tensor": lg.L1(torch.linspace(0, 1, 4).double()),
     "GroupL1": lg.GroupL1(0.8),
-    "OneHomogeneous": lg.OneHomogeneous(-0.2, 0.9),
+    "AsymmetricL1": lg.AsymmetricL1(-0.2, 0.9),
 }
 
 
@@ -140,7 +140,7 @@ def test_conjugate_of_entropic_simplex_is_a_soft_maximum():
 
 def test_conjugates_are_infinite_outside_their_domain():
     far = torch.full((4,), 5.0)
-    for g in (lg.L1(1.0), lg.GroupL1(1.0), lg.NonNegative(), lg.Zero(), lg.OneHomogeneous(-1, 1)):
+    for g in (lg.L1(1.0), lg.GroupL1(1.0), lg.NonNegative(), lg.Zero(), lg.AsymmetricL1(-1, 1)):
         assert float(g.conjugate(far)) == torch.inf
     for g in (lg.Box(-1, 1), lg.Simplex(), lg.L2Ball(1.0), lg.NonNegative()):
         assert float(g.value(-far)) == torch.inf

@@ -42,7 +42,7 @@ def test_with_differences_it_is_total_variation(size: int) -> None:
     denoiser.set_filters(differences(size), 0.3)
     right = TotalVariation(3000, isotropic=False)(y, 0.3)
     output = denoiser(y)
-    assert float((output.value - right.value).detach().abs().max()) <= 1e-5
+    assert float((output.x - right.x).detach().abs().max()) <= 1e-5
     assert float(output.gap) <= 1e-6
 
 
@@ -69,7 +69,7 @@ def test_it_converges(interval: bool) -> None:
 
 def test_a_constant_image_stays() -> None:
     y = torch.full((1, 1, 9, 9), 0.4)
-    torch.testing.assert_close(AnalysisDenoiser(size=5, iterations=20)(y).value, y)
+    torch.testing.assert_close(AnalysisDenoiser(size=5, iterations=20)(y).x, y)
 
 
 @pytest.mark.parametrize("interval", [False, True])
@@ -85,7 +85,7 @@ def test_gradients_against_differences(interval: bool, of: str) -> None:
     image = y.clone().requires_grad_()
 
     def loss() -> Tensor:
-        return (denoiser(image, 0.9).value - target).square().sum()
+        return (denoiser(image, 0.9).x - target).square().sum()
 
     x = image if of == "image" else getattr(denoiser, of)
     (gradient,) = torch.autograd.grad(loss(), x)
@@ -106,7 +106,7 @@ def test_other_gradients(gradient: lg.GradientStrategy) -> None:
 
     def gradients(strategy: lg.GradientStrategy) -> list[Tensor]:
         denoiser = small(iterations=1500, gradient=strategy)
-        loss = (denoiser(y).value - target).square().sum()
+        loss = (denoiser(y).x - target).square().sum()
         return list(torch.autograd.grad(loss, [denoiser.coefficients, denoiser.log_weights]))
 
     with warnings.catch_warnings():
@@ -125,7 +125,7 @@ def test_training_lowers_the_loss() -> None:
     optimizer = torch.optim.Adam(denoiser.parameters(), lr=0.05)
     losses = []
     for _ in range(20):
-        loss = (denoiser(y).value - clean).square().mean()
+        loss = (denoiser(y).x - clean).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -139,18 +139,18 @@ def test_training_lowers_the_loss() -> None:
 def test_conditioning_on_the_noise() -> None:
     y = randn(2, 1, 10, 10)
     denoiser = small(conditioned=True)
-    both = denoiser(y, torch.tensor([0.5, 2.0])).value
+    both = denoiser(y, torch.tensor([0.5, 2.0])).x
     for i, sigma in enumerate((0.5, 2.0)):
-        torch.testing.assert_close(both[i : i + 1], denoiser(y[i : i + 1], sigma).value)
+        torch.testing.assert_close(both[i : i + 1], denoiser(y[i : i + 1], sigma).x)
     plain = small()
-    torch.testing.assert_close(denoiser(y, 1.0).value, plain(y).value)
-    torch.testing.assert_close(denoiser(y, 0.0).value, y, atol=1e-4, rtol=0)
-    torch.testing.assert_close(denoiser(y).value, denoiser(y, noise_level(y)).value)
+    torch.testing.assert_close(denoiser(y, 1.0).x, plain(y).x)
+    torch.testing.assert_close(denoiser(y, 0.0).x, y, atol=1e-4, rtol=0)
+    torch.testing.assert_close(denoiser(y).x, denoiser(y, noise_level(y)).x)
 
 
 def test_no_noise_has_a_gradient() -> None:
     denoiser = small(conditioned=True, interval=True)
-    denoiser(randn(1, 1, 8, 8), 0.0).value.square().sum().backward()
+    denoiser(randn(1, 1, 8, 8), 0.0).x.square().sum().backward()
     assert all(bool(torch.isfinite(p.grad).all()) for p in denoiser.parameters())  # type: ignore[arg-type]
 
 
@@ -203,7 +203,7 @@ def test_a_file_of_a_few_kilobytes(tmp_path: Path) -> None:
     assert path.stat().st_size < 8192
     again = AnalysisDenoiser.load(path, gradient=lg.Unroll(last=3))
     y = randn(1, 1, 9, 9, dtype=torch.float32)
-    assert torch.equal(again(y, 0.1).value, denoiser(y, 0.1).value)
+    assert torch.equal(again(y, 0.1).x, denoiser(y, 0.1).x)
     assert again.gradient == lg.Unroll(last=3)
 
 
@@ -212,9 +212,9 @@ def test_state_dict_round_trip() -> None:
     with torch.no_grad():
         one.coefficients.add_(0.1)
     y = randn(1, 1, 8, 8)
-    assert not torch.equal(one(y).value, other(y).value)
+    assert not torch.equal(one(y).x, other(y).x)
     other.load_state_dict(one.state_dict())
-    assert torch.equal(one(y).value, other(y).value)
+    assert torch.equal(one(y).x, other(y).x)
     assert set(one.state_dict()) == {"coefficients", "log_weights"}
 
 

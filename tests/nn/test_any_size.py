@@ -31,7 +31,7 @@ def test_total_variation(data, kernel, isotropic, joint, size):
 
     def both(unit: float) -> tuple[torch.Tensor, torch.Tensor]:
         weight = torch.tensor(0.2 * unit, requires_grad=True)
-        u = layer(unit * data["image"], weight).value
+        u = layer(unit * data["image"], weight).x
         (grad,) = torch.autograd.grad((u * data["image"]).sum(), weight)
         return u.detach() / unit, grad  # of degree 1 and 0
 

@@ -30,9 +30,9 @@ B = X @ A.mT - (X == 0).double() @ torch.linalg.pinv(A)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
 def test_nonnegative_against_scipy(geometry: lg.Geometry) -> None:
     output = NonNegativeLeastSquares(2000, geometry=geometry)(A, B)
-    for b, x in zip(B, output.value, strict=True):
+    for b, x in zip(B, output.x, strict=True):
         np.testing.assert_allclose(x, nnls(A.numpy(), b.numpy())[0], atol=1e-6)
-    torch.testing.assert_close(output.value, X, atol=1e-6, rtol=0)
+    torch.testing.assert_close(output.x, X, atol=1e-6, rtol=0)
     assert float(output.violation) <= 1e-5
 
 
@@ -43,9 +43,9 @@ def test_simplex_against_a_convex_solver(geometry: lg.Geometry) -> None:
     energy = 0.5 * cp.sum_squares(variable @ A.numpy().T - B.numpy())
     problem = cp.Problem(cp.Minimize(energy), [variable >= 0, cp.sum(variable, axis=1) == 1])
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12)
-    np.testing.assert_allclose(output.value, variable.value, atol=1e-5)
-    torch.testing.assert_close(output.value, X, atol=1e-6, rtol=0)
-    torch.testing.assert_close(output.value.sum(-1), torch.ones(4).double())
+    np.testing.assert_allclose(output.x, variable.value, atol=1e-5)
+    torch.testing.assert_close(output.x, X, atol=1e-6, rtol=0)
+    torch.testing.assert_close(output.x.sum(-1), torch.ones(4).double())
     assert float(output.violation) <= 1e-5
 
 
@@ -67,14 +67,14 @@ def test_gradients_against_differences_of_the_solution(
     target = randn(4, 5, seed=3)
     matrix, data = A.clone().requires_grad_(), B.clone().requires_grad_()
     x = matrix if of == "matrix" else data
-    loss = (layer(matrix, data).value - target).square().sum()
+    loss = (layer(matrix, data).x - target).square().sum()
     (slope,) = torch.autograd.grad(loss, x)
     direction, h = randn(*x.shape, seed=7), 1e-6
     ends = []
     for sign in (1, -1):
         with torch.no_grad():
             x += sign * h * direction
-            ends.append(float((exact(matrix, data).value - target).square().sum()))
+            ends.append(float((exact(matrix, data).x - target).square().sum()))
             x -= sign * h * direction
     right = (ends[0] - ends[1]) / (2 * h)
     assert abs(right) > 1e-3
@@ -84,12 +84,12 @@ def test_gradients_against_differences_of_the_solution(
 def test_one_matrix_each_and_operators() -> None:
     layer = NonNegativeLeastSquares(1000)
     matrices = A + rand(4, 8, 5, seed=4)
-    together = layer(matrices, B).value
+    together = layer(matrices, B).x
     for i in range(4):
-        torch.testing.assert_close(together[i], layer(matrices[i], B[i]).value, atol=1e-7, rtol=0)
+        torch.testing.assert_close(together[i], layer(matrices[i], B[i]).x, atol=1e-7, rtol=0)
     kernel = rand(1, 1, 3, seed=5)
     blurred = lg.Convolution(kernel)(rand(2, 1, 12, seed=6))
-    again = layer(lg.Convolution(kernel), blurred).value
+    again = layer(lg.Convolution(kernel), blurred).x
     assert again.shape == (2, 1, 12)
     torch.testing.assert_close(lg.Convolution(kernel)(again), blurred, atol=1e-3, rtol=0)
 
@@ -105,7 +105,7 @@ def test_a_step_found_by_backtracking_survives_convergence() -> None:
 def test_a_start_and_a_missed_tolerance() -> None:
     layer = NonNegativeLeastSquares(5000, tol=1e-12)
     cold = layer(A, B)
-    warm = layer(A, B, cold.value)
+    warm = layer(A, B, cold.x)
     assert warm.solution.iterations < cold.solution.iterations / 2
     with pytest.warns(errors.NotConvergedWarning, match="after 2 iterations"):
         NonNegativeLeastSquares(2, tol=1e-12)(A, B)
@@ -119,7 +119,7 @@ def test_a_zero_column_is_refused_where_it_leaves_x_open() -> None:
     matrix[:, 3] = 0
     with pytest.raises(errors.InputError, match="Column 3 of the matrix is zero"):
         NonNegativeLeastSquares()(matrix, B)
-    dark = SimplexLeastSquares(1000)(matrix, torch.zeros_like(B)).value
+    dark = SimplexLeastSquares(1000)(matrix, torch.zeros_like(B)).x
     torch.testing.assert_close(dark, torch.eye(5).double()[3].expand(4, 5), atol=1e-4, rtol=0)
 
 
@@ -173,8 +173,8 @@ def test_data_too_small_for_a_step(geometry: lg.Geometry) -> None:
     """Where 1/‖A‖² is infinite in float32, the start must not be taken for the solution."""
     matrix, data = A.float(), B.float()
     layer = SimplexLeastSquares(geometry=geometry)
-    right = layer(matrix, data).value
-    torch.testing.assert_close(layer(1e-15 * matrix, 1e-15 * data).value, right)
+    right = layer(matrix, data).x
+    torch.testing.assert_close(layer(1e-15 * matrix, 1e-15 * data).x, right)
     with pytest.raises(errors.StepError, match="float64"):
         layer(1e-20 * matrix, 1e-20 * data)
 
@@ -189,7 +189,7 @@ def _value_and_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     matrix = (size * A).to(dtype).requires_grad_()
     data = (of_data * B).to(dtype).requires_grad_()
-    value = layer(matrix, data).value
+    value = layer(matrix, data).x
     slopes = torch.cos(torch.arange(value.numel(), dtype=dtype)).reshape(value.shape)
     return value.detach(), *torch.autograd.grad(value, (matrix, data), slopes)
 
@@ -245,9 +245,9 @@ def test_solutions_that_are_no_numbers_are_refused() -> None:
 def test_a_start_is_measured_in_the_units_of_the_data() -> None:
     layer = NonNegativeLeastSquares(2000, geometry=lg.Entropy(), tol=1e-9)
     cold = layer(1e-12 * A, B)
-    warm = layer(1e-12 * A, B, cold.value)
+    warm = layer(1e-12 * A, B, cold.x)
     assert warm.solution.iterations < cold.solution.iterations / 2
-    torch.testing.assert_close(warm.solution.value, warm.value)
+    torch.testing.assert_close(warm.solution.x, warm.x)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20])
@@ -255,9 +255,9 @@ def test_other_operators_have_units_too(size: float) -> None:
     layer = NonNegativeLeastSquares(50, geometry=lg.Entropy())
     kernel = rand(1, 1, 3, seed=5).float()
     data = lg.Convolution(kernel)(rand(2, 1, 12, seed=6).float())
-    right = layer(lg.Convolution(kernel), data).value
+    right = layer(lg.Convolution(kernel), data).x
     for scaled in (lg.Convolution(size * kernel), size * lg.Convolution(kernel)):
-        found = layer(scaled, size * data).value
+        found = layer(scaled, size * data).x
         torch.testing.assert_close(found, right, rtol=2e-3, atol=2e-4)
 
 

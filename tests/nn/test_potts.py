@@ -32,7 +32,7 @@ def gradients(layer: Potts, *inputs: Tensor, state: PottsState | None = None) ->
     """Of a loss that sees every entry of the probabilities and of the dual differently."""
     leaves = [t.detach().clone().requires_grad_() for t in inputs]
     output = layer(*leaves, state=state)
-    return list(torch.autograd.grad(loss(output.probabilities, output.dual), leaves))
+    return list(torch.autograd.grad(loss(output.probabilities, output.y), leaves))
 
 
 def loss(u: Tensor, p: Tensor) -> Tensor:
@@ -60,20 +60,20 @@ def test_shapes(kernel: str, spatial: tuple[int, ...], neighbours: int, directio
     cost = place(kernel, randn(2, 3, *spatial))
     output = Potts(5, neighbours=neighbours, kernel=kernel)(cost)
     assert output.probabilities.shape == output.log_probabilities.shape == cost.shape
-    assert output.dual.shape == (2, 3, directions, *spatial)
+    assert output.y.shape == (2, 3, directions, *spatial)
     assert output.state.mirror.shape == cost.shape
-    assert output.state.dual.shape == output.dual.shape
+    assert output.state.dual.shape == output.y.shape
     assert output.gap.shape == output.energy.shape == ()
     assert output.kernel == kernel
     torch.testing.assert_close(output.probabilities.sum(1), torch.ones_like(cost[:, 0]))
-    assert bool((output.dual.abs() <= 1).all())
+    assert bool((output.y.abs() <= 1).all())
     torch.testing.assert_close(output.log_probabilities.exp(), output.probabilities)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dtype_follows_the_cost(dtype: torch.dtype) -> None:
     output = Potts(3)(randn(1, 2, 3, 3).to(dtype), 0.5)
-    for t in (output.probabilities, output.log_probabilities, output.dual, *output.state):
+    for t in (output.probabilities, output.log_probabilities, output.y, *output.state):
         assert t.dtype == dtype
 
 
@@ -134,7 +134,7 @@ def test_derivatives_by_finite_differences(kernel: str, name: str) -> None:
 
     def outputs(c: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         output = layer(c, w)
-        return output.probabilities, output.log_probabilities, output.dual
+        return output.probabilities, output.log_probabilities, output.y
 
     inputs = (cost.requires_grad_(), weights.requires_grad_())
     assert torch.autograd.gradcheck(outputs, inputs, fast_mode=True)
@@ -179,7 +179,7 @@ def test_the_cost_of_a_frozen_network(kernel: str) -> None:
     both = gradients(layer, cost, weights)
     w = weights.clone().requires_grad_()
     output = layer(cost, w)
-    (alone,) = torch.autograd.grad(loss(output.probabilities, output.dual), w)
+    (alone,) = torch.autograd.grad(loss(output.probabilities, output.y), w)
     torch.testing.assert_close(alone, both[1])
 
 
@@ -213,7 +213,7 @@ def test_learned_balance(kernel: str) -> None:
 
     def value() -> Tensor:
         output = layer(cost, weights)
-        return loss(output.probabilities, output.dual)
+        return loss(output.probabilities, output.y)
 
     (found,) = torch.autograd.grad(value(), layer.log_balance)
     values, h = [], 1e-5
@@ -276,7 +276,7 @@ def test_a_state_continues_exactly(kernel: str, epsilon: float) -> None:
     half = Potts(18, kernel=kernel, epsilon=epsilon)(cost, weights)
     rest = Potts(12, kernel=kernel, epsilon=epsilon)(cost, weights, half.state)
     torch.testing.assert_close(rest.probabilities, whole.probabilities, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(rest.dual, whole.dual, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(rest.y, whole.y, rtol=1e-12, atol=1e-13)
 
 
 @each_kernel
@@ -286,7 +286,7 @@ def test_gradients_flow_through_a_state(kernel: str) -> None:
     first, second = Potts(5, kernel=kernel), Potts(4, kernel=kernel)
     leaves = [t.clone().requires_grad_() for t in (cost, weights)]
     output = second(*leaves, first(*leaves).state)
-    halves = torch.autograd.grad(loss(output.probabilities, output.dual), leaves)
+    halves = torch.autograd.grad(loss(output.probabilities, output.y), leaves)
     assert_all_close(list(halves), whole, 1e-11)
 
 
@@ -308,7 +308,7 @@ def test_truncated_gradient_is_that_of_the_last_steps(kernel: str, last: int) ->
         gradient=lg.Unroll(last=last),
         stop=lg.Stop(12),
     )
-    expected = torch.autograd.grad(loss(solution.value, solution.dual), leaves)
+    expected = torch.autograd.grad(loss(solution.x, solution.y), leaves)
     assert_all_close([g.cpu() for g in found], list(expected), 1e-10)
     whole = gradients(Potts(12, tau=0.3, sigma=0.3, kernel=kernel), *map(_on(kernel), leaves))
     assert not torch.allclose(found[0], whole[0], rtol=1e-3)
@@ -412,7 +412,7 @@ def test_under_compile(kernel: str) -> None:
 
     def value(c: Tensor, w: Tensor) -> Tensor:
         output = layer(2 * c, w)
-        return loss(output.probabilities, output.dual) + output.log_probabilities[0, 0].sum()
+        return loss(output.probabilities, output.y) + output.log_probabilities[0, 0].sum()
 
     compiled = torch.compile(value, backend="aot_eager", fullgraph=True)
     leaves = [t.requires_grad_() for t in (cost, weights)]

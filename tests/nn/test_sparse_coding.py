@@ -36,9 +36,9 @@ def test_codes_are_those_of_scikit_learn() -> None:
     output = coder(y)
     D = coder.dictionary.detach().numpy()
     theirs = sparse_encode(y, D.T, algorithm="lasso_lars", alpha=0.3)
-    np.testing.assert_allclose(output.value.detach(), theirs, atol=1e-8)
-    assert 0 < int((output.value == 0).sum()) < 45
-    torch.testing.assert_close(output.reconstruction, output.value @ coder.dictionary.mT)
+    np.testing.assert_allclose(output.x.detach(), theirs, atol=1e-8)
+    assert 0 < int((output.x == 0).sum()) < 45
+    torch.testing.assert_close(output.reconstruction, output.x @ coder.dictionary.mT)
 
 
 def test_nonnegative_codes_are_those_of_a_positive_lasso() -> None:
@@ -46,10 +46,10 @@ def test_nonnegative_codes_are_those_of_a_positive_lasso() -> None:
     output = coder(y)
     D = coder.dictionary.detach().numpy()
     lasso = Lasso(alpha=0.3 / 6, positive=True, fit_intercept=False, tol=1e-14, max_iter=100_000)
-    for signal, code in zip(y, output.value.detach(), strict=True):
+    for signal, code in zip(y, output.x.detach(), strict=True):
         np.testing.assert_allclose(code, lasso.fit(D, signal.numpy()).coef_, atol=1e-8)
-    assert float(output.value.detach().min()) == 0.0
-    assert float(layer()(y).value.detach().min()) < 0
+    assert float(output.x.detach().min()) == 0.0
+    assert float(layer()(y).x.detach().min()) < 0
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
@@ -59,7 +59,7 @@ def test_the_gap_bounds_what_is_missing(nonnegative: bool) -> None:
 
     def energies(output: Any) -> Tensor:
         rest = (output.reconstruction - y).square().sum(-1)
-        return (0.5 * rest + output.weight * output.value.abs().sum(-1)).detach()
+        return (0.5 * rest + output.weight * output.x.abs().sum(-1)).detach()
 
     assert float(best.gap.abs().max()) <= 1e-9
     for n in (1, 5, 20):
@@ -70,7 +70,7 @@ def test_the_gap_bounds_what_is_missing(nonnegative: bool) -> None:
 def test_a_large_weight_gives_zero_and_a_small_one_explains() -> None:
     y = randn(3, 6)
     output = layer(weight=100.0)(y)
-    assert not bool(output.value.any())
+    assert not bool(output.x.any())
     assert float(output.gap.abs().max()) <= 1e-12
     fine = layer(weight=1e-3, iterations=2000, tol=None)(y)
     assert float((fine.reconstruction - y).detach().abs().max()) <= 1e-2
@@ -78,9 +78,9 @@ def test_a_large_weight_gives_zero_and_a_small_one_explains() -> None:
 
 def test_leading_axes_are_batches() -> None:
     coder, y = layer(), randn(2, 3, 6)
-    whole = coder(y).value
+    whole = coder(y).x
     assert whole.shape == (2, 3, 9)
-    torch.testing.assert_close(whole[1, 2], coder(y[1, 2]).value, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(whole[1, 2], coder(y[1, 2]).x, rtol=1e-9, atol=1e-9)
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_gradients_against_differences(
     y, target = randn(3, 6).requires_grad_(), randn(3, 9, seed=3)
 
     def loss() -> Tensor:
-        return (coder(y).value - target).square().sum()
+        return (coder(y).x - target).square().sum()
 
     x = y if of == "signals" else getattr(coder, of)
     (slope,) = torch.autograd.grad(loss(), x)
@@ -112,11 +112,11 @@ def test_gradients_against_differences(
 
 def test_lengths_of_atoms_do_not_matter() -> None:
     coder, y = layer(), randn(3, 6)
-    before = coder(y).value.detach()
+    before = coder(y).x.detach()
     with torch.no_grad():
         coder.directions.mul_(torch.linspace(0.1, 20, 9).double())
-    torch.testing.assert_close(coder(y).value.detach(), before, rtol=1e-8, atol=1e-9)
-    coder(y).value.square().sum().backward()
+    torch.testing.assert_close(coder(y).x.detach(), before, rtol=1e-8, atol=1e-9)
+    coder(y).x.square().sum().backward()
     assert coder.directions.grad is not None
     along = (coder.directions.grad * coder.directions.detach()).sum(0)
     assert float(along.abs().max()) <= 1e-10
@@ -125,7 +125,7 @@ def test_lengths_of_atoms_do_not_matter() -> None:
 def test_the_backward_solve_reports() -> None:
     coder = layer(gradient=lg.Implicit())
     output = coder(randn(3, 6))
-    output.value.sum().backward()
+    output.x.sum().backward()
     report = output.solution.backward
     assert report.converged is True
     assert report.residual is not None
@@ -165,8 +165,8 @@ def test_state_dict_and_dtype() -> None:
     one, other = SparseCoding(4, 3), SparseCoding(4, 3)
     other.load_state_dict(one.state_dict())
     y = randn(2, 3, dtype=torch.float32)
-    assert torch.equal(one(y).value, other(y).value)
-    assert one(y).value.dtype == torch.float32
+    assert torch.equal(one(y).x, other(y).x)
+    assert one(y).x.dtype == torch.float32
     assert set(one.state_dict()) == {"directions", "log_weight"}
 
 

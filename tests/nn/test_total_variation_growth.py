@@ -23,7 +23,7 @@ def noisy(dtype: torch.dtype) -> torch.Tensor:
 
 def gradient(layer: TotalVariation, dtype: torch.dtype) -> float:
     weight = torch.tensor(0.2, dtype=dtype, requires_grad=True)
-    layer(noisy(dtype), weight).value.pow(3).sum().backward()
+    layer(noisy(dtype), weight).x.pow(3).sum().backward()
     return float(weight.grad)
 
 

@@ -244,7 +244,7 @@ def test_gradients_one_at_a_time(kernel: Kernel, wanted: str, isotropic: bool) -
         leaf = inputs[wanted]
         assert leaf is not None
         leaf.requires_grad_()
-        return torch.autograd.grad(case.run(tv, inputs).value.square().sum(), leaf)[0].cpu()
+        return torch.autograd.grad(case.run(tv, inputs).x.square().sum(), leaf)[0].cpu()
 
     found, right = gradient(kernel.solve, kernel.device), gradient(reference, "cpu")
     torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
@@ -260,7 +260,7 @@ def test_a_weight_of_zero_changes_nothing_and_has_a_gradient(
     image = image.to(kernel.device)
 
     def loss(w: Tensor) -> Tensor:
-        u = kernel.solve(image, w, iterations=2, coupling=Coupling(isotropic, False)).value
+        u = kernel.solve(image, w, iterations=2, coupling=Coupling(isotropic, False)).x
         if not w.any():
             torch.testing.assert_close(u, image)
         return u.pow(3).sum()
@@ -284,7 +284,7 @@ def test_non_contiguous_input(kernel: Kernel) -> None:
     assert not skewed.is_contiguous()
     settings = {"iterations": 3, "coupling": Coupling(False, False)}
     got, right = kernel.solve(strided, skewed, **settings), kernel.solve(image, weight, **settings)
-    assert torch.equal(got.value, right.value)
+    assert torch.equal(got.x, right.x)
 
 
 def test_inputs_are_left_alone(kernel: Kernel) -> None:
@@ -298,7 +298,7 @@ def test_inputs_are_left_alone(kernel: Kernel) -> None:
 def test_the_tape_of_clipping_is_a_byte_a_pixel(kernel: Kernel) -> None:
     image = torch.zeros(2, 1, 4, 32, requires_grad=True, device=kernel.device)
     w = torch.tensor(0.1, device=kernel.device)
-    value = kernel.solve(image, w, iterations=3, coupling=Coupling(False, False)).value
+    value = kernel.solve(image, w, iterations=3, coupling=Coupling(False, False)).x
     tape = value.grad_fn.saved_tensors[2]
     assert tape.dtype == torch.uint8
     assert tape.nbytes == 3 * image.numel()
@@ -312,7 +312,7 @@ def test_opaque_to_the_compiler(kernel: Kernel) -> None:
     image = image.to(kernel.device)
 
     def loss(y: Tensor) -> Tensor:
-        return layer(y, 0.2).value.square().sum()
+        return layer(y, 0.2).x.square().sum()
 
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     for function in (loss, compiled):
@@ -349,7 +349,7 @@ def test_what_the_fused_kernel_cannot_do_is_said(kernel: Kernel, what: str) -> N
     layer = TotalVariation(2, kernel=kernel.name)
 
     def loss(y: Tensor) -> Tensor:
-        return layer(y, 0.2).value.square().sum()
+        return layer(y, 0.2).x.square().sum()
 
     def derivative() -> None:
         if what == "second derivatives":
@@ -372,7 +372,7 @@ def test_second_derivatives_by_the_reference() -> None:
     layer = TotalVariation(5, kernel="reference")
     y = image.clone().requires_grad_()
     w = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).value.square().sum(), (y, w))
+    assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).x.square().sum(), (y, w))
 
 
 @interpreter_needed

@@ -97,6 +97,6 @@ class Split:
                 gradient=lg.Implicit(lg.GMRES(tol=tol)),
                 stop=lg.Stop(most, tol=tol),
             )
-            return self.validation(solution.value)
+            return self.validation(solution.x)
 
         return loss

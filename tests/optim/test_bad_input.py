@@ -153,7 +153,7 @@ def test_fit_says_where_the_gradient_vanishes_altogether():
 
     def loss(level):
         problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(theta))
-        return ((level.solve(problem, lg.ForwardBackward()).value - b) ** 2).sum()
+        return ((level.solve(problem, lg.ForwardBackward()).x - b) ** 2).sum()
 
     for make in (*MAKERS, lambda p: torch.optim.SGD(p, lr=0.1)):
         with pytest.raises(NoInfluenceError, match="exactly zero at the start"):
@@ -247,7 +247,7 @@ def test_an_error_of_the_lower_level_at_the_start_is_not_hidden():
         return level.solve(
             lg.Composite(lg.LeastSquares(torch.eye(2), torch.ones(2)), lg.L1(x)),
             lg.ForwardBackward(),
-        ).value.sum()
+        ).x.sum()
 
     with pytest.raises(InputError, match="must be non-negative"):
         lg_fit(loss, x)

@@ -22,7 +22,7 @@ EXACT = {"gradient": lg.Implicit(lg.GMRES(tol=1e-10)), "stop": lg.Stop(5000, tol
 def tuning(theta, data=b, noise=0.0):
     def loss(level):
         problem = lg.Composite(lg.LeastSquares(A[:20], data[:20]), lg.L1(F.softplus(theta)))
-        x = level.solve(problem, lg.ForwardBackward(), **EXACT).value
+        x = level.solve(problem, lg.ForwardBackward(), **EXACT).x
         shaken = x + noise * torch.randn(x.shape, dtype=x.dtype) if noise else x
         return ((A[20:] @ shaken - data[20:]) ** 2).mean()
 

@@ -25,7 +25,7 @@ def tuning(theta, **options):
 
     def loss(level):
         problem = lg.Composite(lg.LeastSquares(A[:20], b[:20]), lg.L1(F.softplus(theta)))
-        x = level.solve(problem, lg.ForwardBackward(), **options).value
+        x = level.solve(problem, lg.ForwardBackward(), **options).x
         return ((A[20:] @ x - b[20:]) ** 2).mean()
 
     return loss
@@ -153,21 +153,21 @@ def test_a_second_solve_starts_at_the_first_ones_solution(algorithm):
     level.begin()
     second = level.solve(problem, algorithm, gradient=lg.Implicit(), stop=stop)
     assert second.iterations <= max(3, 0.2 * first.iterations)
-    assert torch.allclose(first.value, second.value, atol=1e-9)
+    assert torch.allclose(first.x, second.x, atol=1e-9)
 
 
 def test_primal_dual_is_warm_started_too():
     level = optim.Level()
     signal = torch.sign(normal(40, seed=5)).cumsum(0)
     data = lg.Linear(-signal) + lg.SquaredNorm(1.0)
-    problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(0.5).dual(), nonsmooth=data)
-    exact = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(2000)).value
+    problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(0.5).dual(), nonsmooth=data)
+    exact = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(2000)).x
     errors = []
     for _ in range(4):
         level.begin()
-        x = level.solve(problem, lg.PrimalDual(), gradient=lg.OneStep(), stop=lg.Stop(10)).value
+        x = level.solve(problem, lg.PrimalDual(), gradient=lg.OneStep(), stop=lg.Stop(10)).x
         errors.append(float((x - exact).norm()))
-    direct = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(40)).value
+    direct = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(40)).x
     assert torch.allclose(x, direct, atol=1e-12)
     assert errors[3] < 0.1 * errors[0]
 
@@ -180,7 +180,7 @@ def test_in_an_entropic_geometry_boundary_solutions_are_no_obstacle():
     algorithm = lg.ForwardBackward(1.0, lg.Entropy())
     for _ in range(2):
         level.begin()
-        x = level.solve(problem, algorithm, gradient=lg.OneStep(), stop=lg.Stop(100)).value
+        x = level.solve(problem, algorithm, gradient=lg.OneStep(), stop=lg.Stop(100)).x
     assert float(x[2]) == 0.0
     assert float(x[1]) == pytest.approx(math.exp(-200), rel=1e-6)  # 200 iterations in all
 
@@ -195,7 +195,7 @@ def test_steps_follow_the_problem_not_the_warm_state(inertia):
         problem = lg.Composite(lg.LeastSquares(scale * A, b), lg.L1(0.1))
         found = level.solve(problem, algorithm, gradient=lg.Implicit(), stop=stop)
     direct = lg.solve(problem, lg.ForwardBackward(), stop=stop)
-    assert torch.allclose(found.value, direct.value, atol=1e-9)
+    assert torch.allclose(found.x, direct.x, atol=1e-9)
 
 
 def test_a_warm_start_carries_no_gradient():
@@ -204,9 +204,7 @@ def test_a_warm_start_carries_no_gradient():
     for _ in range(2):
         level.begin()
         problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(theta))
-        x = level.solve(
-            problem, lg.ForwardBackward(), gradient=lg.Implicit(), stop=lg.Stop(900)
-        ).value
+        x = level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(), stop=lg.Stop(900)).x
         (grad,) = torch.autograd.grad(x.square().sum(), theta)  # frees the graph each time
     assert torch.isfinite(grad).all()
 
@@ -417,7 +415,7 @@ def test_memory_of_old_graphs_is_released():
     gc.collect()
     gc.disable()  # a cycle would not be found
     try:
-        value = level.solve(problem, lg.ForwardBackward(), stop=lg.Stop(5)).value
+        value = level.solve(problem, lg.ForwardBackward(), stop=lg.Stop(5)).x
         graph = weakref.ref(value)
         value.sum().backward()
         del value

@@ -100,10 +100,10 @@ def test_the_tolerance_is_one_on_the_distance_to_the_solution():
             problem = lg.Composite(lg.LeastSquares(split.operator, split.b), lg.L1(theta.exp()))
             stop = lg.Stop(50_000, tol=1e-13)
             solution = level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(), stop=stop)
-            split.validation(solution.value).backward()
+            split.validation(solution.x).backward()
             level.close()
             level.error()
-        x[key] = solution.value.detach()
+        x[key] = solution.x.detach()
     distance = float((x["adaptive"] - x["exact"]).norm()) / max(1.0, float(x["exact"].norm()))
     assert 1e-9 < distance <= 1e-3
 
@@ -150,7 +150,7 @@ def test_any_gradient_strategy_goes_along(gradient):
         solution = level.solve(
             problem, lg.ForwardBackward(), gradient=gradient, stop=lg.Stop(2000, tol=1e-9)
         )
-        return ((A[20:] @ solution.value - b[20:]) ** 2).mean()
+        return ((A[20:] @ solution.x - b[20:]) ** 2).mean()
 
     result = optim.fit(loss, theta, optim.ProximalGradient, 6, inexact=optim.HOAG())
     assert result.loss < result.history.loss[0]

@@ -103,7 +103,7 @@ def test_variable_inertia_follows_its_formula():
 @pytest.mark.parametrize("rule", [optim.Backtracking(), optim.VariableInertia()])
 def test_converges_to_the_lasso_solution(rule):
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(2.0))
-    x = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(20_000, tol=1e-14)).value
+    x = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(20_000, tol=1e-14)).x
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
     optimizer = optim.IPiano([closure.x], rule, prox=lg.L1(2.0))
     for _ in range(600):

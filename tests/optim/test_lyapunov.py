@@ -38,7 +38,7 @@ def barrier(x):
 def bilevel(theta):
     """The validation loss of a lasso with learned penalties."""
     problem = lg.Composite(lg.LeastSquares(A[:15], b[:15]), lg.L1(F.softplus(theta)))
-    x = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(60)).value
+    x = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(60)).x
     return ((A[15:] @ x - b[15:]) ** 2).mean()
 
 

@@ -166,7 +166,7 @@ def test_the_hypergradient_equals_legatos_engine():
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(variable))
     stop = lg.Stop(50_000, tol=1e-13)
     gradient = lg.Implicit(lg.GMRES(tol=1e-12))
-    w = lg.solve(problem, lg.ForwardBackward(), gradient=gradient, stop=stop).value
+    w = lg.solve(problem, lg.ForwardBackward(), gradient=gradient, stop=stop).x
     loss = (torch.from_numpy(X[held]) @ w - torch.from_numpy(y[held])).square().mean()
     loss.backward()
     assert value == pytest.approx(float(loss.detach()), rel=1e-9)

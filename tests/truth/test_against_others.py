@@ -50,7 +50,7 @@ def jacobian(name: str, theta: tuple[Tensor, ...], gradient: lg.GradientStrategy
     """dx/dθ_k of a named problem at convergence, one row for each entry of x."""
     problem = by_name(name)
     leaves = [t.clone().requires_grad_() for t in theta]
-    x = problem.solve(*leaves, iterations=problem.iterations, gradient=gradient).value
+    x = problem.solve(*leaves, iterations=problem.iterations, gradient=gradient).x
     rows = [torch.autograd.grad(entry, leaves, retain_graph=True) for entry in x.flatten()]
     return [torch.stack(column) for column in zip(*rows, strict=True)]
 
@@ -77,7 +77,7 @@ def difference(path: Callable[[float], Tensor], at: float, h: float) -> Tensor:
 
 
 def test_lasso_solution() -> None:
-    found = by_name("lasso").solve(A, TARGET, tensor(0.3), iterations=200).value
+    found = by_name("lasso").solve(A, TARGET, tensor(0.3), iterations=200).x
     expected = sklearn_lasso(0.3)
     assert (expected == 0).any()  # else it would be no more than least squares
     assert relative_error(found, expected) < 1e-10
@@ -123,7 +123,7 @@ def test_nnls(name: str, gradient: lg.GradientStrategy) -> None:
     S = expected > 0
     assert 0 < S.sum() < 5
     problem = by_name(name)
-    x = problem.solve(*problem.theta, iterations=problem.iterations).value
+    x = problem.solve(*problem.theta, iterations=problem.iterations).x
     assert relative_error(x, expected) < 1e-10
     _, by_target = jacobian(name, (A, POSITIVE_TARGET), gradient)
     closed = torch.zeros(5, 7, dtype=torch.float64)
@@ -159,11 +159,11 @@ def test_game(gradient: lg.GradientStrategy) -> None:
     problem = by_name("game")
     M = PAYOFF.clone().requires_grad_()
     solution = problem.solve(M, iterations=problem.iterations, gradient=gradient)
-    payoffs = M @ solution.value
-    v = payoffs @ solution.dual
+    payoffs = M @ solution.x
+    v = payoffs @ solution.y
     assert relative_error(v, tensor(value)) < 1e-10
-    assert relative_error(solution.value, x) < 1e-8
-    assert relative_error(solution.dual, y) < 1e-8
+    assert relative_error(solution.x, x) < 1e-8
+    assert relative_error(solution.y, y) < 1e-8
     expected = torch.outer(y, x)
     support = (y > 1e-6).nonzero().flatten()
     assert len(support) >= 2
@@ -190,7 +190,7 @@ def pixel(at: tuple[int, int]) -> int:
 
 def potts_problem(c: Tensor, w: Tensor) -> lg.Saddle:
     return lg.Saddle(
-        lg.Gradient(weights=w.unsqueeze(-4)),  # (…, label, direction, row, column)
+        lg.Differences(weights=w.unsqueeze(-4)),  # (…, label, direction, row, column)
         dual=lg.Box(),
         nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c),
     )
@@ -206,7 +206,7 @@ each_solver = pytest.mark.parametrize(
 
 @torch.no_grad()
 def solve_potts(c: Tensor, w: Tensor, algorithm: lg.PrimalDual, iterations: int) -> Tensor:
-    return lg.solve(potts_problem(c, w), algorithm, stop=lg.Stop(iterations)).value
+    return lg.solve(potts_problem(c, w), algorithm, stop=lg.Stop(iterations)).x
 
 
 def labelling_energy(labels: np.ndarray, c: np.ndarray, w: np.ndarray) -> int:
@@ -291,7 +291,7 @@ def test_tv_1d() -> None:
     x = cvxpy.Variable(8)
     energy = 0.5 * cvxpy.sum_squares(x - SIGNAL.numpy()) + 0.25 * cvxpy.norm1(cvxpy.diff(x))
     problem = by_name("tv 1d")
-    found = problem.solve(*problem.theta, iterations=problem.iterations).value
+    found = problem.solve(*problem.theta, iterations=problem.iterations).x
     assert relative_error(found, by_cvxpy(x, energy)) < 1e-6
 
 
@@ -301,5 +301,5 @@ def test_simplex_least_squares(name: str) -> None:
     energy = 0.5 * cvxpy.sum_squares(A.numpy() @ x - MIXTURE.numpy())
     expected = by_cvxpy(x, energy, x >= 0, cvxpy.sum(x) == 1)
     problem = by_name(name)
-    found = problem.solve(*problem.theta, iterations=problem.iterations).value
+    found = problem.solve(*problem.theta, iterations=problem.iterations).x
     assert relative_error(found, expected) < 1e-6

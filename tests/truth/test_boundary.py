@@ -20,7 +20,7 @@ from problems import MIXTURE, PAYOFF, POSITIVE_TARGET, A, Theta, by_name, relati
 STRATEGIES = {
     "Implicit(GMRES)": lg.Implicit(lg.GMRES(tol=1e-12)),
     "Implicit(BiCGStab)": lg.Implicit(lg.BiCGStab(tol=1e-12)),
-    "Implicit(DenseSolver)": lg.Implicit(lg.DenseSolver()),
+    "Implicit(Direct)": lg.Implicit(lg.Direct()),
     "FixedPoint": lg.FixedPoint(terms=2000, tol=1e-12),
 }
 
@@ -66,7 +66,7 @@ def closed_simplex(A: Tensor, b: Tensor) -> Tensor:
 
 
 def box(A: Tensor, b: Tensor, lo: Tensor, hi: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
-    algorithm = lg.ForwardBackward(step=0.35, geometry=lg.Interval(lo, hi))
+    algorithm = lg.ForwardBackward(step_size=0.35, geometry=lg.Interval(lo, hi))
     problem = lg.Composite(lg.LeastSquares(A, b), lg.Box(lo, hi))
     return problem, algorithm, ((lo + hi) / 2).detach()
 
@@ -174,7 +174,7 @@ def solution_and_gradient(
 ) -> tuple[Tensor, Theta]:
     theta = [t.to(dtype).clone().requires_grad_() for t in case.theta]
     stop = lg.Stop(iterations)
-    x = lg.solve(*case.build(*theta), gradient=gradient, stop=stop).value
+    x = lg.solve(*case.build(*theta), gradient=gradient, stop=stop).x
     return x.detach(), torch.autograd.grad(loss(x), theta)
 
 
@@ -191,13 +191,13 @@ def test_the_closed_form_is_the_solution(case: Boundary) -> None:
     expected, _ = closed_gradient(case)
     with torch.no_grad():
         stop = lg.Stop(case.underflow[torch.float64])
-        found = lg.solve(*case.build(*case.theta), stop=stop).value
+        found = lg.solve(*case.build(*case.theta), stop=stop).x
     assert relative_error(found, expected) < 1e-13
     active = case.at_bound(found, *case.theta)
     assert 0 < active.sum() < active.numel()
     moved = [t + 2**-10 for t in case.theta]
     with torch.no_grad():
-        nearby = lg.solve(*case.build(*moved), stop=stop).value
+        nearby = lg.solve(*case.build(*moved), stop=stop).x
     assert torch.equal(case.at_bound(nearby, *moved), active)
 
 

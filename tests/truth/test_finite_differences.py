@@ -26,7 +26,7 @@ UNROLLED: dict[str, Strategy] = {
 FIXED_POINT: dict[str, Strategy] = {
     "Implicit(GMRES)": lambda theta: lg.Implicit(lg.GMRES(tol=1e-10)),
     "Implicit(BiCGStab)": lambda theta: lg.Implicit(lg.BiCGStab(tol=1e-10)),
-    "Implicit(DenseSolver)": lambda theta: lg.Implicit(lg.DenseSolver()),
+    "Implicit(Direct)": lambda theta: lg.Implicit(lg.Direct()),
     "FixedPoint": lambda theta: lg.FixedPoint(terms=1000, tol=1e-10),
 }
 PIGGYBACK: dict[str, Strategy] = {
@@ -35,7 +35,7 @@ PIGGYBACK: dict[str, Strategy] = {
 
 
 def primal_loss(problem: Problem, solution: lg.Solution) -> Tensor:
-    return problem.loss(solution.value)
+    return problem.loss(solution.x)
 
 
 def both_loss(problem: Problem, solution: lg.Solution) -> Tensor:
@@ -44,9 +44,9 @@ def both_loss(problem: Problem, solution: lg.Solution) -> Tensor:
     The entries of a Gradient's dual that belong to no difference stay at their start, 0: they are
     arbitrary, so a loss with a slope there would ask for the derivative of an arbitrary number.
     """
-    y = solution.dual
+    y = solution.y
     slope = torch.sin(1 + torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
-    return problem.loss(solution.value) + (slope * y * y).sum()
+    return problem.loss(solution.x) + (slope * y * y).sum()
 
 
 def over(cases: list[Problem]) -> pytest.MarkDecorator:
@@ -145,7 +145,7 @@ def test_unrolled_gradients_of_the_average(first: int, strategy: Strategy) -> No
             average=lg.Average(first),
         )
         stop = lg.Stop(STEPS)
-        return original.loss(lg.solve(problem, averaged, x0, gradient=gradient, stop=stop).value)
+        return original.loss(lg.solve(problem, averaged, x0, gradient=gradient, stop=stop).x)
 
     theta = original.leaves()
     gradient = torch.autograd.grad(solve(theta, strategy(theta)), theta)
@@ -171,9 +171,9 @@ def test_solutions_are_converged_and_away_from_kinks(name: str) -> None:
     for sign in (1, -1):
         moved = [t + sign * 1e-4 * random(11, *t.shape) for t in problem.theta]
         other = problem.solve(*moved, iterations=problem.iterations)
-        assert torch.equal(other.value.abs() > 1e-9, solution.value.abs() > 1e-9)
-        if solution.dual is not None:
-            before, after = (s.dual.abs() > 1e-9 for s in (solution, other))
+        assert torch.equal(other.x.abs() > 1e-9, solution.x.abs() > 1e-9)
+        if solution.y is not None:
+            before, after = (s.y.abs() > 1e-9 for s in (solution, other))
             assert torch.equal(before, after)
 
 
@@ -230,7 +230,7 @@ def test_the_vertex_of_a_potts_problem_does_not_move(strategy: Strategy) -> None
         assert g.abs().max() < 1e-8  # the last entry reaches its vertex up to 1e-12
 
 
-@pytest.mark.parametrize("solver", [lg.GMRES(), lg.BiCGStab(), lg.DenseSolver()])
+@pytest.mark.parametrize("solver", [lg.GMRES(), lg.BiCGStab(), lg.Direct()])
 def test_an_unfinished_solve_does_not_go_unnoticed(solver: lg.gradients.LinearSolver) -> None:
     """Changes of 5e-4 at a rate of 0.9999 are far from the end: the gradient has the wrong sign."""
     d = torch.tensor([1.0, 0.01], dtype=torch.float64, requires_grad=True)
@@ -239,7 +239,7 @@ def test_an_unfinished_solve_does_not_go_unnoticed(solver: lg.gradients.LinearSo
     def gradient() -> Tensor:
         problem = lg.Composite(lg.LeastSquares(lg.Diagonal(d), b))
         solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(solver))
-        return torch.autograd.grad(solution.value.sum(), d)[0]
+        return torch.autograd.grad(solution.x.sum(), d)[0]
 
     with pytest.warns(NotConvergedWarning):
         found = gradient()

@@ -72,12 +72,12 @@ class LiveMemory(TorchDispatchMode):
 
 def lasso(d: Tensor, b: Tensor) -> tuple[lg.Composite, lg.Algorithm]:
     data = lg.LeastSquares(lg.Diagonal(d), b * torch.ones_like(d))
-    return lg.Composite(data, lg.L1(0.1)), lg.ForwardBackward(step=0.5)
+    return lg.Composite(data, lg.L1(0.1)), lg.ForwardBackward(step_size=0.5)
 
 
 def tv(d: Tensor, b: Tensor) -> tuple[lg.Saddle, lg.Algorithm]:
     problem = lg.Saddle(
-        lg.Gradient(dims=(-1,)),
+        lg.Differences(dims=(-1,)),
         dual=lg.L1(0.1).dual(),
         nonsmooth=lg.SquaredNorm() + lg.Linear(-b * d),
     )
@@ -97,7 +97,7 @@ def peak_bytes(build: Build, strategy: Strategy, iterations: int) -> int:
     theta = parameters()
     with LiveMemory() as memory:
         solution = lg.solve(*build(*theta), gradient=strategy(*theta), stop=lg.Stop(iterations))
-        solution.value.square().sum().backward()
+        solution.x.square().sum().backward()
     assert theta[1].grad is not None
     return memory.peak
 

@@ -13,8 +13,8 @@ from torch import Tensor
 import legato as lg
 from problems import MIXTURE, POSITIVE_TARGET, TARGET, A, Theta, by_name, random, relative_error
 
-EUCLIDEAN = lg.ForwardBackward(step=lg.Backtracking())
-ENTROPIC = lg.ForwardBackward(step=0.8, geometry=lg.Entropy())
+EUCLIDEAN = lg.ForwardBackward(step_size=lg.Backtracking())
+ENTROPIC = lg.ForwardBackward(step_size=0.8, geometry=lg.Entropy())
 INSIDE = torch.full((5,), 0.2, dtype=torch.float64)
 HESSIAN = lg.Implicit(lg.CG(tol=1e-12))
 
@@ -62,12 +62,12 @@ each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @each_case
 def test_tends_to_the_constrained_solution(case: Smoothed) -> None:
     """The error is of order μ: a tenth of μ leaves about a tenth of the error."""
-    exact = lg.solve(case.build(*case.theta), lg.ForwardBackward(), stop=lg.Stop(300)).value
+    exact = lg.solve(case.build(*case.theta), lg.ForwardBackward(), stop=lg.Stop(300)).x
     errors, x = [], INSIDE
     for mu in (1e-1, 1e-2, 1e-3):  # each from the last one: a barrier punishes rash steps
         solution = case.solve(*case.theta, mu, x0=x, stop=lg.Stop(6000, tol=1e-7))
         assert solution.converged
-        x = solution.value
+        x = solution.x
         errors.append(relative_error(x, exact))
     assert errors[0] > 0.01  # smoothing does something
     assert errors[1] < 0.3 * errors[0]
@@ -79,7 +79,7 @@ def test_solves_the_printed_smoothing() -> None:
     """0 = ∇f + ∇g_μ with every g_μ written out; for the simplex x = softmax(−∇f/μ)."""
     mu, solutions, slopes = 0.1, {}, {}
     for name, case in CASES.items():
-        x = case.solve(*case.theta, mu, stop=lg.Stop(1000, tol=1e-16)).value
+        x = case.solve(*case.theta, mu, stop=lg.Stop(1000, tol=1e-16)).x
         solutions[name] = x
         slopes[name] = case.theta[0].T @ (case.theta[0] @ x - case.theta[1])
     x = solutions["NonNegative"]
@@ -98,7 +98,7 @@ def test_derivative(case: Smoothed) -> None:
     base = (*case.theta, number(0.1))
     theta = [t.clone().requires_grad_() for t in base]
     stop = lg.Stop(1000, tol=1e-15)
-    x = case.solve(*theta, gradient=case.gradient, stop=stop).value
+    x = case.solve(*theta, gradient=case.gradient, stop=stop).x
     loss = by_name("lasso").loss
     gradient = torch.autograd.grad(loss(x), theta)
     assert all(g.norm() > 1e-3 for g in gradient)
@@ -111,7 +111,7 @@ def test_derivative(case: Smoothed) -> None:
                 for sign in (1, -1):
                     moved = list(base)
                     moved[k] = parameter + sign * h * shift
-                    ends.append(loss(case.solve(*moved, stop=stop).value))
+                    ends.append(loss(case.solve(*moved, stop=stop).x))
                 expected = (ends[0] - ends[1]) / (2 * h)
                 found = (gradient[k] * shift).sum()
                 assert abs(found - expected) < 1e-7 * gradient[k].norm() * shift.norm()
@@ -132,16 +132,16 @@ def test_log_barrier_of_the_toy(at: float, values: tuple[float, ...]) -> None:
     data = lg.LeastSquares(theta.reshape(1, 1), number(b).reshape(1), lam) + lg.SquaredNorm()
     solution = lg.solve(
         lg.smoothed(lg.Composite(data, lg.NonNegative()), mu),
-        lg.ForwardBackward(step=lg.Backtracking(initial=1.0)),
+        lg.ForwardBackward(step_size=lg.Backtracking(initial=1.0)),
         number(start).reshape(1),
         gradient=HESSIAN,
         stop=lg.Stop(500, tol=1e-16),
     )
-    x = solution.value.detach()
+    x = solution.x.detach()
     slope = lam * at * (at * x - b) + x - mu / x
     assert slope.abs() < 1e-13  # x solves the smoothed problem
     g = max(0.0, lam * target * b / (1 + lam * target**2))
-    (found,) = torch.autograd.grad(0.5 * (solution.value - g).square().sum(), theta)
+    (found,) = torch.autograd.grad(0.5 * (solution.x - g).square().sum(), theta)
     curvature = lam * at**2 + 1 + mu / x**2
     expected = -(x - g) / curvature * (2 * lam * at * x - lam * b)
     assert relative_error(found, expected) < 1e-12
@@ -160,7 +160,7 @@ def test_the_toy_tends_to_its_analytic_derivative() -> None:
             number(start).reshape(1),
             gradient=HESSIAN,
             stop=lg.Stop(500, tol=1e-16),
-        ).value
+        ).x
         g = lam * target * b / (1 + lam * target**2)
         (found,) = torch.autograd.grad(0.5 * (x - g).square().sum(), theta)
         errors.append(abs(float(found) + 0.17215831))
@@ -181,7 +181,7 @@ def test_infinite_ends_have_no_barrier() -> None:
     barrier = -0.1 * torch.log(INSIDE[bounded]).sum()
     data = lg.LeastSquares(A, POSITIVE_TARGET)
     assert relative_error(half.objective(INSIDE), data.value(INSIDE) + barrier) < 1e-14
-    x = lg.solve(half, EUCLIDEAN, INSIDE, stop=lg.Stop(500)).value
+    x = lg.solve(half, EUCLIDEAN, INSIDE, stop=lg.Stop(500)).x
     slope = data.grad(x) - torch.where(bounded, 0.1 / x, torch.zeros_like(x))
     assert slope.norm() < 1e-12
 
@@ -190,7 +190,7 @@ def test_infinite_ends_have_no_barrier() -> None:
 def test_a_line_search_settles(grow: float) -> None:
     """Also where every step is tried longer first, and to more than half of the digits."""
     data = lg.LeastSquares(A, TARGET)
-    algorithm = lg.ForwardBackward(step=lg.Backtracking(grow=grow))
+    algorithm = lg.ForwardBackward(step_size=lg.Backtracking(grow=grow))
     solution = lg.solve(lg.Composite(data), algorithm, stop=lg.Stop(500, tol=1e-12))
     assert solution.converged
     assert solution.steps["step"] < 2 / data.lipschitz()
@@ -201,6 +201,6 @@ def test_a_hessian_solve_where_one_step_is_enough() -> None:
     Q, _ = torch.linalg.qr(random(70, 6, 4))
     b = random(71, 6).requires_grad_()
     problem = lg.Composite(lg.LeastSquares(Q, b))
-    x = lg.solve(problem, lg.ForwardBackward(step=1.0), gradient=HESSIAN).value
+    x = lg.solve(problem, lg.ForwardBackward(step_size=1.0), gradient=HESSIAN).x
     (found,) = torch.autograd.grad(x.sum(), b)
     assert relative_error(found, Q.sum(1)) < 1e-12

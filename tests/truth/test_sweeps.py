@@ -42,9 +42,9 @@ def by_unroll(problem: Problem, iterations: int = N, dual: bool = False) -> Tens
     """The gradient of ⟨ξ, xᴺ⟩ (and ⟨ξ_p, pᴺ⟩) in all parameters."""
     theta = problem.leaves()
     solution = problem.solve(*theta, iterations=iterations)
-    loss = (cotangent(solution.value) * solution.value).sum()
+    loss = (cotangent(solution.x) * solution.x).sum()
     if dual:
-        loss = loss + (cotangent(solution.dual) * solution.dual).sum()
+        loss = loss + (cotangent(solution.y) * solution.y).sum()
     return flatten(torch.autograd.grad(loss, theta))
 
 
@@ -96,7 +96,7 @@ def abstract_partials(problem: Problem, iterations: int) -> tuple[list[StepParti
 def test_abstract_sweep(name: str) -> None:
     problem = by_name(name)
     partials, z = abstract_partials(problem, N)
-    x = problem.solve(*problem.theta, iterations=N).value
+    x = problem.solve(*problem.theta, iterations=N).x
     xi = torch.zeros_like(z)
     xi[: x.numel()] = cotangent(x).reshape(-1)
     assert relative_error(reverse_abstract(partials, xi), by_unroll(problem)) < 1e-12
@@ -110,7 +110,7 @@ def fixed_point(name: str, gradient: lg.GradientStrategy) -> tuple[StepPartials,
     for _ in range(problem.iterations):
         z = step(z, theta)
     leaves = problem.leaves()
-    x = problem.solve(*leaves, iterations=problem.iterations, gradient=gradient).value
+    x = problem.solve(*leaves, iterations=problem.iterations, gradient=gradient).x
     found = flatten(torch.autograd.grad((cotangent(x) * x).sum(), leaves))
     xi = torch.zeros_like(z)
     xi[: x.numel()] = cotangent(x).reshape(-1)
@@ -123,7 +123,7 @@ def test_fixed_point_sweeps(name: str) -> None:
     for terms in (1, 5):
         at_solution, xi, found = fixed_point(name, lg.FixedPoint(terms, tol=None))
         assert relative_error(geometric_series(at_solution, xi, terms), found) < 1e-11
-    at_solution, xi, found = fixed_point(name, lg.Implicit(lg.DenseSolver()))
+    at_solution, xi, found = fixed_point(name, lg.Implicit(lg.Direct()))
     # The solution itself is known up to rounding/(1 − ρ) only: hence not 1e-12.
     assert relative_error(implicit(at_solution, xi), found) < 1e-11
 
@@ -357,9 +357,9 @@ def by_unrolled_average(problem: Problem, dual: bool) -> Tensor:
         norm=algorithm.norm,
     )
     solution = lg.solve(composed, averaged, x0, stop=lg.Stop(N))
-    loss = (cotangent(solution.value) * solution.value).sum()
+    loss = (cotangent(solution.x) * solution.x).sum()
     if dual:
-        loss = loss + (cotangent(solution.dual) * solution.dual).sum()
+        loss = loss + (cotangent(solution.y) * solution.y).sum()
     return flatten(torch.autograd.grad(loss, theta))
 
 

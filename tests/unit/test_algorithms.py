@@ -12,7 +12,7 @@ PRECISE = lg.Stop(20000, tol=1e-14)
 
 
 def solve(problem, algorithm, x0=None, stop=PRECISE):
-    return lg.solve(problem, algorithm, x0, stop=stop).value
+    return lg.solve(problem, algorithm, x0, stop=stop).x
 
 
 def test_all_variants_of_forward_backward_find_the_same_solution():
@@ -88,7 +88,7 @@ def test_tuples_of_variables():
 
 def tv(weight=0.3):
     term = lg.SquaredNorm() + lg.Linear(-randn(7, 6, seed=5))
-    return lg.Saddle(lg.Gradient(), lg.L1(weight).dual(), nonsmooth=term)
+    return lg.Saddle(lg.Differences(), lg.L1(weight).dual(), nonsmooth=term)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_all_variants_of_primal_dual_find_the_same_solution(algorithm):
 def test_a_smooth_term_may_replace_a_prox():
     noisy = randn(7, 6, seed=5)
     smooth = lg.Saddle(
-        lg.Gradient(), lg.L1(0.3).dual(), smooth=lg.LeastSquares(lg.Identity(), noisy)
+        lg.Differences(), lg.L1(0.3).dual(), smooth=lg.LeastSquares(lg.Identity(), noisy)
     )
     torch.testing.assert_close(
         solve(smooth, lg.PrimalDual()), solve(tv(), lg.PrimalDual()), rtol=1e-8, atol=1e-10
@@ -123,7 +123,7 @@ def test_a_smooth_term_may_replace_a_prox():
 def test_stacked_operators_have_tuple_duals():
     noisy = randn(7, 6, seed=5)
     problem = lg.Saddle(
-        lg.Stack(lg.Gradient(), lg.Identity()),
+        lg.Stack(lg.Differences(), lg.Identity()),
         lg.Separable(lg.L1(0.3).dual(), lg.SquaredNorm() + lg.Linear(noisy)),
         nonsmooth=lg.Zero(),
     )
@@ -138,14 +138,14 @@ def test_stacked_operators_have_tuple_duals():
 @pytest.mark.parametrize("first", [0, 1])
 def test_averages(first):
     problem = tv()
-    states = [lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(n)).value for n in range(1, 6)]
+    states = [lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(n)).x for n in range(1, 6)]
     if first == 0:
         states.insert(0, torch.zeros(7, 6).double())
     s = lg.solve(problem, lg.PrimalDual(average=lg.Average(first)), stop=lg.Stop(5))
-    torch.testing.assert_close(s.value, torch.stack(states).mean(0))
+    torch.testing.assert_close(s.x, torch.stack(states).mean(0))
     if first == 1:
         plain = lg.solve(problem, lg.PrimalDual(average=True), stop=lg.Stop(5))
-        torch.testing.assert_close(s.value, plain.value, rtol=0, atol=0)
+        torch.testing.assert_close(s.x, plain.x, rtol=0, atol=0)
 
 
 def test_diagonal_steps_satisfy_their_condition():
@@ -160,7 +160,7 @@ def test_diagonal_steps_satisfy_their_condition():
     assert s.steps["tau"].numel() == 1  # a prox that couples entries needs one step for them
     blocks = lg.Separable(lg.L2Ball(1.0, dim=-3), lg.Box(-1.0, 1.0))
     weights = rand(2, 4, 5, seed=3)
-    operator = lg.Stack(lg.Gradient(weights=weights), lg.Identity())
+    operator = lg.Stack(lg.Differences(weights=weights), lg.Identity())
     isotropic = lg.Saddle(operator, blocks, nonsmooth=lg.SquaredNorm())
     product = lg.Product(lg.Euclidean(), lg.Euclidean())
     algorithm = lg.PrimalDual(dual_geometry=product, precondition=True)
@@ -171,7 +171,7 @@ def test_diagonal_steps_satisfy_their_condition():
 def test_the_balance_can_be_learned():
     r = torch.tensor(2.0).double().requires_grad_()
     s = lg.solve(tv(), lg.PrimalDual(balance=r), stop=lg.Stop(4))
-    s.value.square().sum().backward()
+    s.x.square().sum().backward()
     h, values = 1e-6, []
     for sign in (1, -1):
         algorithm = lg.PrimalDual(balance=2.0 + sign * h)
@@ -189,13 +189,13 @@ def test_games_take_longer_steps_in_the_right_norm():
     s = lg.solve(problem, algorithm, start, stop=lg.Stop(4000))
     assert float(s.steps["tau"]) == pytest.approx(1 / largest)
     assert float(lg.Dense(M).norm()) > 1.4 * largest  # the Euclidean norm would cost that factor
-    assert float(problem.gap(s.value, s.dual)) < 1e-4
+    assert float(problem.gap(s.x, s.y)) < 1e-4
 
 
 def test_zero_weights_decouple_the_pixels():
     c = randn(3, 4, 5, seed=9)
     problem = lg.Saddle(
-        lg.Gradient(weights=torch.zeros(2, 4, 5).double()),
+        lg.Differences(weights=torch.zeros(2, 4, 5).double()),
         lg.Box(-1.0, 1.0),
         nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c),
     )
@@ -213,7 +213,7 @@ def test_backtracking_where_squares_over_and_underflow(size):
         problem = lg.Composite(lg.LeastSquares(A.float(), s * data), lg.NonNegative())
         algorithm = lg.ForwardBackward(lg.Backtracking(initial=1e3))
         found[s] = lg.solve(problem, algorithm, stop=lg.Stop(300))
-    torch.testing.assert_close(found[size].value / size, found[1.0].value, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found[size].x / size, found[1.0].x, rtol=1e-3, atol=1e-4)
     ratio = float(found[size].steps["step"] / found[1.0].steps["step"])
     assert 0.24 < ratio < 4.1
 
@@ -222,7 +222,7 @@ def test_backtracking_refuses_a_step_whose_own_test_overflows():
     """inf ≤ inf is no descent: this step was accepted, and the value was off by all its digits."""
     small = torch.float32
     problem = lg.Composite(lg.LeastSquares(1e10 * A.to(small), 1e10 * b.to(small)))
-    found = lg.solve(problem, lg.ForwardBackward(lg.Backtracking()), stop=lg.Stop(3000)).value
+    found = lg.solve(problem, lg.ForwardBackward(lg.Backtracking()), stop=lg.Stop(3000)).x
     right = torch.linalg.lstsq(A, b.unsqueeze(-1)).solution[:, 0]
     torch.testing.assert_close(found.double(), right, rtol=1e-3, atol=1e-4)
 

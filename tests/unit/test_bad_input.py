@@ -47,7 +47,7 @@ def test_users_register_their_own_pair():
 
 def test_two_prox_friendly_terms_have_no_common_prox():
     both = lg.Composite(DATA, lg.L1(1.0) + lg.NonNegative())
-    with raises(errors.InputError, r"L1 \+ NonNegative", "OneHomogeneous"):
+    with raises(errors.InputError, r"L1 \+ NonNegative", "AsymmetricL1"):
         lg.solve(both, lg.ForwardBackward())
 
 
@@ -163,17 +163,17 @@ def test_shapes_that_do_not_fit():
     with raises(errors.InputError, "square"):
         lg.Quadratic(A, b)
     with raises(errors.InputError, "at least 2 axes"):
-        lg.Gradient()(torch.zeros(4))
+        lg.Differences()(torch.zeros(4))
     with raises(errors.InputError, "2 directions"):
-        lg.Gradient().adjoint(torch.zeros(3, 4, 5))
+        lg.Differences().adjoint(torch.zeros(3, 4, 5))
     with raises(errors.InputError, "from the end"):
-        lg.Gradient((0, 1))
+        lg.Differences((0, 1))
     with raises(errors.InputError, "offset"):
-        lg.Differences(((1, 0), (0, 0)))
+        lg.Differences(offsets=((1, 0), (0, 0)))
     with raises(errors.InputError, "beyond a grid"):
-        lg.Differences(((3, 0), (0, 1)))(torch.zeros(2, 4))
+        lg.Differences(offsets=((3, 0), (0, 1)))(torch.zeros(2, 4))
     with raises(errors.InputError, "distinct"):
-        lg.Gradient((-1, -1))
+        lg.Differences((-1, -1))
     with raises(errors.InputError, r"\(…, 2, \*, \*\)"):
         lg.Convolution(torch.zeros(3, 2, 3, 3))(torch.zeros(1, 8, 8))
     with raises(errors.InputError, "as large as the kernel"):
@@ -208,7 +208,7 @@ def test_weights_must_be_nonnegative(build, value):
 
 
 def test_empty_intervals():
-    for build in (lg.Box, lg.OneHomogeneous, lg.Interval):
+    for build in (lg.Box, lg.AsymmetricL1, lg.Interval):
         with raises(errors.InputError, "lower end"):
             build(1.0, -1.0)
     with raises(errors.InputError, "below"):
@@ -368,7 +368,7 @@ def test_a_non_contractive_map_under_fixed_point():
     with pytest.warns(
         errors.NonContractiveWarning, match=r"(?s)spectral radius.*is about 1.*Unroll"
     ):
-        s.value[0].backward()
+        s.x[0].backward()
     assert s.backward.converged is False
     assert s.backward.spectral_radius == pytest.approx(1.0)
     assert s.backward.bound > 1e6
@@ -385,7 +385,7 @@ def test_a_gmres_that_missed_its_tolerance():
         stop=lg.Stop(50000, tol=1e-8),
     )
     with pytest.warns(errors.InexactGradientWarning, match="(?s)3 products.*residual.*Allow more"):
-        s.value.sum().backward()
+        s.x.sum().backward()
     assert s.backward.converged is False
     assert s.backward.residual > 1e-3
     assert s.backward.iterations == 3
@@ -405,7 +405,7 @@ def test_one_step_says_when_most_of_the_gradient_is_missing():
         problem, lg.ForwardBackward(0.005), gradient=lg.OneStep(), stop=lg.Stop(9000, tol=1e-10)
     )
     with pytest.warns(errors.InexactGradientWarning, match="OneStep leaves out"):
-        s.value.sum().backward()
+        s.x.sum().backward()
 
 
 def test_conjugate_gradients_refuse_an_unsymmetric_system():
@@ -418,7 +418,7 @@ def test_conjugate_gradients_refuse_an_unsymmetric_system():
         stop=lg.Stop(90000, tol=1e-12),
     )
     with raises(errors.GradientError, "symmetric", "GMRES"):
-        s.value.sum().backward()
+        s.x.sum().backward()
 
 
 def test_strategies_that_do_not_apply():
@@ -426,13 +426,13 @@ def test_strategies_that_do_not_apply():
     with raises(errors.GradientError, "Piggyback", "ForwardBackward"):
         lg.solve(lasso(w), lg.ForwardBackward(), gradient=lg.Piggyback())
     noisy = lg.SquaredNorm() + lg.Linear(-w * randn(4, 4))
-    problem = lg.Saddle(lg.Gradient(), lg.Box(-0.1, 0.1), nonsmooth=noisy)
+    problem = lg.Saddle(lg.Differences(), lg.Box(-0.1, 0.1), nonsmooth=noisy)
     with raises(errors.GradientError, "averaged", "Unroll"):
         lg.solve(problem, lg.PrimalDual(average=True), gradient=lg.Implicit())
     with raises(errors.GradientError, "400 × 400"):
         big = lg.Composite(lg.LeastSquares(lg.Identity(), w * torch.ones(400).double()))
-        s = lg.solve(big, lg.ForwardBackward(), gradient=lg.Implicit(lg.DenseSolver(largest=10)))
-        s.value.sum().backward()
+        s = lg.solve(big, lg.ForwardBackward(), gradient=lg.Implicit(lg.Direct(largest=10)))
+        s.x.sum().backward()
 
 
 def test_forward_mode_names_what_it_leaves_out():
@@ -461,5 +461,5 @@ def test_data_for_which_there_is_no_step(scale):
         with pytest.raises(errors.StepError, match="float64"):
             lg.solve(lg.Composite(smooth, lg.L1(0.1)), lg.ForwardBackward())
     double = lg.Composite(lg.LeastSquares(A.double(), b.double()), lg.NonNegative())
-    x = lg.solve(double, lg.ForwardBackward()).value
+    x = lg.solve(double, lg.ForwardBackward()).x
     assert x.tolist() == pytest.approx([1.0, 1.0])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import legato as lg
-from legato._compiling import constant_when_compiled, never_compiled
+from legato._support.compiling import constant_when_compiled, never_compiled
 from makers import randn
 
 A, b = randn(6, 4, seed=1), randn(6, seed=2)
@@ -21,7 +21,7 @@ import legato, legato.nn, legato.optim
 x = torch.ones(2, requires_grad=True)
 problem = legato.Composite(legato.LeastSquares(torch.eye(2), x), legato.L1(0.1))
 gradient = legato.Implicit()
-legato.solve(problem, legato.ForwardBackward(), gradient=gradient).value.sum().backward()
+legato.solve(problem, legato.ForwardBackward(), gradient=gradient).x.sum().backward()
 legato.nn.Potts(2, kernel="reference")(torch.ones(1, 2, 3, 3))
 print(before, "torch._dynamo" in sys.modules)
 """
@@ -39,7 +39,7 @@ def test_the_compiler_is_not_imported_for_nothing():
 
 def value(scale, gradient):
     problem = lg.Composite(lg.LeastSquares(A, scale * b), PENALTY)
-    return lg.solve(problem, lg.ForwardBackward(0.05), gradient=gradient, stop=lg.Stop(300)).value
+    return lg.solve(problem, lg.ForwardBackward(0.05), gradient=gradient, stop=lg.Stop(300)).x
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo looks at it

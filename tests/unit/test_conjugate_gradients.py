@@ -54,7 +54,7 @@ def differentiate(make, solver, algorithm=None) -> tuple[float, lg.Solution]:
     t = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     algorithm = algorithm or lg.ForwardBackward(inertia=lg.Nesterov(restart=True))
     solution = lg.solve(make(t), algorithm, gradient=lg.Implicit(solver), stop=UNTIL)
-    x = solution.value
+    x = solution.x
     (x * torch.linspace(1, 2, x.shape[-1], dtype=x.dtype)).square().sum().backward()
     return float(t.grad), solution
 
@@ -62,7 +62,7 @@ def differentiate(make, solver, algorithm=None) -> tuple[float, lg.Solution]:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_same_as_a_dense_solve(name):
     found, solution = differentiate(PROBLEMS[name], lg.CG(1e-12))
-    expected, _ = differentiate(PROBLEMS[name], lg.DenseSolver())
+    expected, _ = differentiate(PROBLEMS[name], lg.Direct())
     assert abs(expected) > 1e-3
     assert found == pytest.approx(expected, rel=1e-9)
     assert solution.backward.converged
@@ -98,7 +98,7 @@ def test_a_large_null_space_does_not_drown_the_rest():
         return lg.Composite(lg.LeastSquares(wide, t * y), lg.L1(weights))
 
     found, solution = differentiate(make, lg.CG(1e-10))
-    expected, _ = differentiate(make, lg.DenseSolver())
+    expected, _ = differentiate(make, lg.Direct())
     assert found == pytest.approx(expected, rel=1e-6)
     assert solution.backward.converged
 
@@ -115,7 +115,7 @@ def test_a_flat_direction_is_reported():
     start = torch.ones(8, dtype=torch.float64)
     solution = lg.solve(problem, lg.ForwardBackward(1.0), start, gradient=lg.Implicit(lg.CG()))
     with pytest.warns(NonContractiveWarning, match="spectral radius of A_x is about 1"):
-        solution.value.sum().backward()
+        solution.x.sum().backward()
 
 
 def test_other_geometries_are_refused():
@@ -141,7 +141,7 @@ def test_a_cotangent_does_not_decide_what_the_prox_is(coordinate):
         problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(t) + lg.SquaredNorm(weights))
         algorithm = lg.ForwardBackward(0.02)
         solution = lg.solve(problem, algorithm, gradient=lg.Implicit(solver), stop=UNTIL)
-        solution.value[coordinate].backward()
+        solution.x[coordinate].backward()
         return float(t.grad), solution.backward
 
     found, report = gradient(lg.CG(1e-10))
@@ -158,5 +158,5 @@ def test_a_loss_without_a_gradient_is_named():
     for solver in (lg.CG(), lg.GMRES()):
         solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(solver), stop=UNTIL)
         with pytest.warns(NonFiniteGradientWarning, match="between the solution and the loss"):
-            (solution.value.sum() * float("nan")).backward()
+            (solution.x.sum() * float("nan")).backward()
         assert t.grad.isnan()

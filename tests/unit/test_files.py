@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from legato._files import replacing, write_text
+from legato._support.files import replacing, write_text
 
 
 def test_a_file_is_written_and_replaced(tmp_path):

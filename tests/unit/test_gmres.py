@@ -65,7 +65,7 @@ def test_a_system_without_solution_says_so():
     assert found.residual == pytest.approx(3**-0.5, rel=1e-6)
 
 
-@pytest.mark.parametrize("solver", [lg.GMRES(), lg.DenseSolver()], ids=repr)
+@pytest.mark.parametrize("solver", [lg.GMRES(), lg.Direct()], ids=repr)
 def test_products_that_are_no_numbers_are_refused(solver):
     """LAPACK would end in an internal error, or not at all."""
     with pytest.raises(lg.errors.GradientError, match="float64"):

@@ -21,7 +21,7 @@ def gradient_of(strategy, stop, algorithm=None):
     w = leaf()
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
     s = lg.solve(problem, algorithm or lg.ForwardBackward(), gradient=strategy, stop=stop)
-    (grad,) = torch.autograd.grad(s.value.square().sum(), w)
+    (grad,) = torch.autograd.grad(s.x.square().sum(), w)
     return float(grad), s
 
 
@@ -36,7 +36,7 @@ def test_checkpoints_change_nothing_but_memory(stop, interval):
     assert saved == pytest.approx(plain, rel=1e-13)
     assert s.iterations == reference.iterations
     assert float(s.residual) == float(reference.residual)
-    torch.testing.assert_close(s.value, reference.value, rtol=0, atol=0)
+    torch.testing.assert_close(s.x, reference.x, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("stop", [FIXED, UNTIL], ids=["fixed", "until"])
@@ -45,7 +45,7 @@ def test_truncation_keeps_the_value_and_drops_early_iterations(stop):
     errors_ = []
     for last in (1, 5, 20, 10_000):
         cut, s = gradient_of(lg.Unroll(last=last), stop)
-        torch.testing.assert_close(s.value, reference.value, rtol=0, atol=0)
+        torch.testing.assert_close(s.x, reference.x, rtol=0, atol=0)
         assert s.iterations == reference.iterations
         errors_.append(abs(cut - plain))
     assert errors_ == sorted(errors_, reverse=True)
@@ -57,7 +57,7 @@ def test_truncation_is_the_derivative_of_the_last_steps():
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
     with torch.no_grad():
         before = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(37)).state
-    rest = lg.solve(problem, lg.ForwardBackward(), before, stop=lg.Stop(3)).value
+    rest = lg.solve(problem, lg.ForwardBackward(), before, stop=lg.Stop(3)).x
     (expected,) = torch.autograd.grad(rest.square().sum(), w)
     assert gradient_of(lg.Unroll(last=3), FIXED)[0] == pytest.approx(float(expected), rel=1e-14)
 
@@ -86,7 +86,7 @@ def spectral_radius_at_solution(solution):
 
 def test_spectral_radius_is_the_largest_eigenvalue_on_the_support():
     _, s = gradient_of(lg.Unroll(), UNTIL)
-    x = s.value.detach()
+    x = s.x.detach()
     support = x != 0
     H = A[:, support].T @ A[:, support]
     eigenvalues = torch.linalg.eigvalsh(
@@ -102,7 +102,7 @@ def test_spectral_radius_is_the_largest_eigenvalue_on_the_support():
         lg.GMRES(1e-12, restart=2),
         lg.BiCGStab(1e-12),
         lg.Neumann(1e-12),
-        lg.DenseSolver(),
+        lg.Direct(),
     ],
     ids=repr,
 )
@@ -122,7 +122,7 @@ def test_conjugate_gradients_solve_with_the_hessian():
     w = leaf()
     problem = lg.Composite(lg.LeastSquares(A, b) + lg.SquaredNorm(w))
     s = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.CG(1e-12)), stop=UNTIL)
-    (grad,) = torch.autograd.grad(s.value.sum(), w)
+    (grad,) = torch.autograd.grad(s.x.sum(), w)
     H = A.T @ A + 0.7 * torch.eye(6).double()
     x = torch.linalg.solve(H, A.T @ b)
     expected = -(torch.linalg.solve(H, torch.ones(6).double()) @ x)
@@ -158,7 +158,7 @@ def test_forward_mode_through_the_start_and_through_derived_tensors():
 
     def loss(strategy):
         s = lg.solve(problem, lg.ForwardBackward(0.01), x0, gradient=strategy, stop=lg.Stop(9))
-        return s.value.square().sum()
+        return s.x.square().sum()
 
     forward = torch.autograd.grad(loss(lg.Forward(w, x0)), (w, x0), retain_graph=True)
     reverse = torch.autograd.grad(loss(lg.Unroll()), (w, x0))
@@ -172,7 +172,7 @@ def test_forward_mode_stops_by_residual_and_traces():
     s = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Forward(w), stop=UNTIL, trace=True)
     assert s.converged
     assert len(s.trace.objective) == s.iterations
-    (grad,) = torch.autograd.grad(s.value.square().sum(), w)
+    (grad,) = torch.autograd.grad(s.x.square().sum(), w)
     assert float(grad) == pytest.approx(gradient_of(lg.Unroll(), UNTIL)[0], rel=1e-10)
 
 
@@ -181,7 +181,7 @@ def test_a_gradient_of_zero_is_reported_as_such():
         w = leaf()
         problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
         s = lg.solve(problem, lg.ForwardBackward(), gradient=strategy, stop=UNTIL)
-        (0 * s.value.sum()).backward()
+        (0 * s.x.sum()).backward()
         assert float(w.grad) == 0.0
         assert s.backward.converged
 
@@ -195,7 +195,7 @@ def test_a_gradient_of_zero_is_reported_as_such():
         lg.Implicit(),
         lg.Implicit(lg.BiCGStab()),
         lg.Implicit(lg.CG()),
-        lg.Implicit(lg.DenseSolver()),
+        lg.Implicit(lg.Direct()),
         lg.OneStep(tol=None),
         lg.Piggyback(),
     ],
@@ -208,13 +208,13 @@ def test_a_loss_of_any_size_has_its_gradient(strategy, scale):
         w = torch.tensor(0.3, requires_grad=True)
         if isinstance(strategy, lg.Piggyback):
             data = lg.SquaredNorm() + lg.Linear(-b.float())
-            problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+            problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
             algorithm = lg.PrimalDual()
         else:  # symmetric, as CG needs it, and quick, as OneStep does
             Q = torch.diag(torch.tensor([1.0, 0.8, 0.7]))
             problem = lg.Composite(lg.Quadratic(Q, -torch.ones(3)), lg.L1(w))
             algorithm = lg.ForwardBackward()
-        x = lg.solve(problem, algorithm, gradient=strategy, stop=lg.Stop(300)).value
+        x = lg.solve(problem, algorithm, gradient=strategy, stop=lg.Stop(300)).x
         return float(torch.autograd.grad(scale * x.square().sum(), w)[0])
 
     assert gradient(scale) == pytest.approx(scale * gradient(1.0), rel=1e-5)
@@ -247,7 +247,7 @@ def test_a_users_algorithm_needs_three_methods_only():
             gradient=strategy,
             stop=lg.Stop(9000, 1e-14),
         )
-        (grad,) = torch.autograd.grad(s.value.sum(), w)
+        (grad,) = torch.autograd.grad(s.x.sum(), w)
         assert float(grad) == pytest.approx(float(exact.sum()), rel=1e-5)
     with pytest.raises(errors.GradientError, match="Piggyback"):
         lg.solve(problem, Richardson(), torch.zeros(6).double(), gradient=lg.Piggyback())
@@ -266,7 +266,7 @@ def test_a_checkpoint_evaluates_a_callable_twice_and_no_more():
         problem, start = lg.Composite(lg.Smooth(energy)), torch.ones(3).double()
         algorithm = lg.ForwardBackward(0.3)
         s = lg.solve(problem, algorithm, start, gradient=strategy, stop=lg.Stop(50))
-        s.value.sum().backward()
+        s.x.sum().backward()
         assert calls == expected
 
 
@@ -283,9 +283,9 @@ def test_nothing_of_a_solve_stays_behind(strategy):
 
     def solve():
         data = lg.SquaredNorm() + lg.Linear(-b)
-        problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+        problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
         gradient = lg.Forward(w) if strategy is None else strategy
-        x = lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(30)).value
+        x = lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(30)).x
         torch.autograd.grad(x.square().sum(), w)
 
     def tensors():

@@ -34,14 +34,14 @@ def loss(x):
 def gradient(make, theta, strategy, stop=UNTIL, algorithm=lg.Newton()):
     theta = theta.clone().requires_grad_()
     solution = lg.solve(make(theta), algorithm, gradient=strategy, stop=stop)
-    loss(solution.value).backward()
+    loss(solution.x).backward()
     return theta.grad, solution
 
 
 @torch.no_grad()
 def differences(make, theta, stop=UNTIL, algorithm=lg.Newton(), h=1e-6):
     def value(at):
-        return loss(lg.solve(make(at), algorithm, stop=stop).value)
+        return loss(lg.solve(make(at), algorithm, stop=stop).x)
 
     units = h * torch.eye(len(theta)).to(theta)
     return torch.stack([(value(theta + u) - value(theta - u)) / (2 * h) for u in units])
@@ -53,13 +53,13 @@ def differences(make, theta, stop=UNTIL, algorithm=lg.Newton(), h=1e-6):
 def test_ridge_in_closed_form():
     solution = lg.solve(ridge(WEIGHTS), lg.Newton(), stop=UNTIL)
     expected = torch.linalg.solve(A.T @ A + torch.diag(WEIGHTS), A.T @ b)
-    torch.testing.assert_close(solution.value, expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(solution.x, expected, rtol=1e-12, atol=1e-13)
     assert solution.converged
     assert solution.iterations == 2  # one step, and one to see that it was the last
 
 
 def test_logistic_regression_of_others():
-    x = lg.solve(logistic(0.7), lg.Newton(), stop=UNTIL).value
+    x = lg.solve(logistic(0.7), lg.Newton(), stop=UNTIL).x
     theirs = LogisticRegression(C=1 / 0.7, fit_intercept=False, tol=1e-12, max_iter=1000)
     theirs.fit(A.numpy(), LABELS.numpy())
     torch.testing.assert_close(x, torch.from_numpy(theirs.coef_[0]), rtol=1e-6, atol=1e-7)
@@ -72,7 +72,7 @@ def test_logistic_regression_of_others():
         ).numpy(),
         tol=1e-10,
     )
-    x = lg.solve(problem, lg.Newton(), stop=UNTIL).value
+    x = lg.solve(problem, lg.Newton(), stop=UNTIL).x
     torch.testing.assert_close(x, torch.from_numpy(found.x), rtol=1e-6, atol=1e-7)
 
 
@@ -81,7 +81,7 @@ def test_any_reuse_finds_the_same_solution(reuse):
     expected = lg.solve(logistic(WEIGHTS), lg.ForwardBackward(), stop=lg.Stop(20000, tol=1e-15))
     found = lg.solve(logistic(WEIGHTS), lg.Newton(reuse), stop=UNTIL)
     assert found.converged
-    torch.testing.assert_close(found.value, expected.value, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(found.x, expected.x, rtol=1e-10, atol=1e-11)
 
 
 def test_without_reuse_it_converges_quadratically():
@@ -116,9 +116,9 @@ def test_the_line_search_where_full_steps_would_fail(start):
     x0 = torch.full((3,), start).double()
     found = lg.solve(problem, lg.Newton(), x0, stop=MANY)
     assert found.converged
-    torch.testing.assert_close(found.value, torch.full((3,), 2.0).double())
+    torch.testing.assert_close(found.x, torch.full((3,), 2.0).double())
     steep = lg.Composite(lg.Smooth(lambda x: torch.cosh(x - 1)))
-    x = lg.solve(steep, lg.Newton(), torch.full((2,), start / 2).double(), stop=MANY).value
+    x = lg.solve(steep, lg.Newton(), torch.full((2,), start / 2).double(), stop=MANY).x
     torch.testing.assert_close(x, torch.ones(2).double())
 
 
@@ -129,26 +129,26 @@ def test_it_does_not_leap_to_and_fro(seed):
     problem = lg.Composite(energy, lg.SquaredNorm(0.005))
     found = lg.solve(problem, lg.Newton(), 10 * randn(6, seed=seed), stop=lg.Stop(40, tol=1e-10))
     assert found.converged
-    assert bool((found.value.abs() < 1e-8).all())
+    assert bool((found.x.abs() < 1e-8).all())
 
 
 def test_a_large_constant_does_not_hide_descent():
     """Energies of 1e12 differ by rounding only; their slopes still tell."""
     problem = lg.Composite(lg.Smooth(lambda x: torch.sqrt(1 + x * x) + 1e12))
     found = lg.solve(problem, lg.Newton(), torch.full((3,), 30.0).double(), stop=UNTIL)
-    assert float(found.value.abs().max()) < 1e-8
+    assert float(found.x.abs().max()) < 1e-8
 
 
 def test_starts_and_restarts():
     expected = lg.solve(logistic(WEIGHTS), lg.Newton(), stop=UNTIL)
     given = lg.solve(logistic(WEIGHTS), lg.Newton(), 3 * randn(6, seed=7), stop=UNTIL)
-    torch.testing.assert_close(given.value, expected.value, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(given.x, expected.x, rtol=1e-10, atol=1e-11)
     # A state of another problem brings its point, not its gradient, energy and Hessian.
     other = ridge(0.1 * WEIGHTS)
     warm = lg.solve(other, lg.Newton(), expected.state, stop=UNTIL)
     cold = lg.solve(other, lg.Newton(), stop=UNTIL)
     assert warm.iterations <= 2
-    torch.testing.assert_close(warm.value, cold.value, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(warm.x, cold.x, rtol=1e-11, atol=1e-12)
     again = lg.solve(logistic(WEIGHTS), lg.Newton(), expected.state, stop=UNTIL)
     assert again.iterations == 1
 
@@ -157,12 +157,12 @@ def test_smoothed_problems():
     problem = lg.smoothed(lg.Composite(lg.LeastSquares(A, b), lg.L1(0.8)), mu=1e-3)
     newton = lg.solve(problem, lg.Newton(), stop=lg.Stop(200, tol=1e-12))
     assert newton.converged
-    assert float(problem.smooth.grad(newton.value).norm()) < 1e-8
+    assert float(problem.smooth.grad(newton.x).norm()) < 1e-8
     barrier = lg.smoothed(lg.Composite(lg.LeastSquares(A, b), lg.NonNegative()), mu=1e-3)
     inside = lg.solve(barrier, lg.Newton(), torch.ones(6).double(), stop=lg.Stop(200, tol=1e-12))
     assert inside.converged
-    assert bool((inside.value > 0).all())
-    assert float(barrier.smooth.grad(inside.value).norm()) < 1e-8
+    assert bool((inside.x > 0).all())
+    assert float(barrier.smooth.grad(inside.x).norm()) < 1e-8
 
 
 def test_float32():
@@ -175,8 +175,8 @@ def test_float32():
     )
     expected, exact = gradient(logistic, WEIGHTS, lg.OneStep())
     assert solution.converged
-    assert solution.value.dtype == found.dtype == torch.float32
-    torch.testing.assert_close(solution.value.double(), exact.value, rtol=1e-4, atol=1e-5)
+    assert solution.x.dtype == found.dtype == torch.float32
+    torch.testing.assert_close(solution.x.double(), exact.x, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -196,8 +196,8 @@ def test_a_batch_is_a_loop(make):
     for w, matrix, labels in cases.values():
         w = w.clone().requires_grad_()
         batch = lg.solve(make(w, matrix, labels), lg.Newton(), gradient=lg.OneStep(), stop=UNTIL)
-        loss(batch.value).backward()
-        assert batch.value.shape == (4, 6)
+        loss(batch.x).backward()
+        assert batch.x.shape == (4, 6)
         rows = []
         single = w.detach().clone().requires_grad_()
         for i in range(4):
@@ -206,9 +206,9 @@ def test_a_batch_is_a_loop(make):
                 matrix[i] if matrix.ndim > 2 else matrix,
                 labels[i] if labels.ndim > 1 else labels,
             )
-            rows.append(lg.solve(one, lg.Newton(), gradient=lg.OneStep(), stop=UNTIL).value)
+            rows.append(lg.solve(one, lg.Newton(), gradient=lg.OneStep(), stop=UNTIL).x)
         loss(torch.stack(rows)).backward()
-        torch.testing.assert_close(batch.value, torch.stack(rows), rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(batch.x, torch.stack(rows), rtol=1e-10, atol=1e-11)
         torch.testing.assert_close(w.grad, single.grad, rtol=1e-9, atol=1e-10)
 
 
@@ -216,7 +216,7 @@ def test_a_batch_of_callables():
     targets = randn(4, 3, seed=11)
     problem = lg.Composite(lg.Smooth(lambda x: torch.cosh(x - targets)))
     found = lg.solve(problem, lg.Newton(), torch.zeros(4, 3).double(), stop=UNTIL)
-    torch.testing.assert_close(found.value, targets)
+    torch.testing.assert_close(found.x, targets)
 
 
 # --- derivatives ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_unroll_differentiates_the_iterations_made(name, iterations):
     torch.testing.assert_close(checkpointed, found)
     theta = weights.clone().requires_grad_()
     carried = lg.solve(make(theta), every, gradient=lg.Forward(theta), stop=stop)
-    loss(carried.value).backward()
+    loss(carried.x).backward()
     torch.testing.assert_close(theta.grad, found, rtol=1e-9, atol=1e-10)
 
 
@@ -298,7 +298,7 @@ def test_unroll_differentiates_a_factor_that_is_kept():
 
     with torch.no_grad():
         expected, secant = by_hand(WEIGHTS)
-    torch.testing.assert_close(solution.value.detach(), expected)
+    torch.testing.assert_close(solution.x.detach(), expected)
     assert 0.5 < secant < 2
     assert secant != pytest.approx(1.0, abs=1e-3)
     theta = WEIGHTS.clone().requires_grad_()
@@ -317,7 +317,7 @@ def test_data_changed_in_place_is_seen():
     problem = lg.Composite(fit, lg.SquaredNorm(WEIGHTS))
     lg.solve(problem, lg.Newton(), stop=UNTIL)
     matrix.mul_(2)
-    x = lg.solve(problem, lg.Newton(), stop=UNTIL).value
+    x = lg.solve(problem, lg.Newton(), stop=UNTIL).x
     expected = torch.linalg.solve(4 * A.T @ A + torch.diag(WEIGHTS), 2 * A.T @ b)
     torch.testing.assert_close(x, expected, rtol=1e-11, atol=1e-12)
 
@@ -336,7 +336,7 @@ def test_gram_matrices_of_more_columns_than_one_block():
 
 def test_inside_functional_transforms():
     def objective(weights):
-        return loss(lg.solve(logistic(weights), lg.Newton(), stop=lg.Stop(12)).value)
+        return loss(lg.solve(logistic(weights), lg.Newton(), stop=lg.Stop(12)).x)
 
     expected, _ = gradient(logistic, WEIGHTS, lg.OneStep())
     torch.testing.assert_close(torch.func.grad(objective)(WEIGHTS), expected, rtol=1e-7, atol=1e-8)
@@ -389,7 +389,7 @@ def test_singular_and_indefinite_hessians_are_refused_with_numbers():
 
 def test_ill_conditioned_but_definite_hessians_are_not_refused():
     scales = torch.logspace(0, -6, 6, dtype=torch.float64)
-    x = lg.solve(lg.Composite(lg.LeastSquares(A * scales, b)), lg.Newton(), stop=lg.Stop(10)).value
+    x = lg.solve(lg.Composite(lg.LeastSquares(A * scales, b)), lg.Newton(), stop=lg.Stop(10)).x
     expected = torch.linalg.lstsq(A, b).solution / scales
     torch.testing.assert_close(x, expected, rtol=1e-6, atol=0)
 
@@ -423,7 +423,7 @@ def test_an_entropy_from_the_interior():
     """min ⟨c, x⟩ + Σ x log x is at x = exp(−1 − c)."""
     c = randn(4, seed=16)
     problem = lg.Composite(lg.Linear(c), lg.NegativeEntropy())
-    x = lg.solve(problem, lg.Newton(), torch.ones(4).double(), stop=UNTIL).value
+    x = lg.solve(problem, lg.Newton(), torch.ones(4).double(), stop=UNTIL).x
     torch.testing.assert_close(x, torch.exp(-1 - c))
 
 
@@ -435,7 +435,7 @@ def test_a_barrier_is_not_jumped_over_where_differences_are_rounding(data, start
     inside = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([data])), lg.Box(0.0, 1.0))
     problem = lg.smoothed(inside, 1e-7)
     stop = lg.Stop(60, tol=1e-6)
-    x = lg.solve(problem, lg.Newton(), torch.tensor([start]), stop=stop).value
+    x = lg.solve(problem, lg.Newton(), torch.tensor([start]), stop=stop).x
     assert 0 < float(x) < 1
     assert bool(torch.isfinite(problem.smooth.value(x)))
 
@@ -453,7 +453,7 @@ def test_an_indefinite_hessian_is_refused_inside_transforms_too():
     def value(w):
         Q = torch.diag(torch.tensor([1.0, -1.0]))
         problem = lg.Composite(lg.Quadratic(Q, torch.ones(2) * w))
-        return lg.solve(problem, lg.Newton(), stop=lg.Stop(3)).value.sum()
+        return lg.solve(problem, lg.Newton(), stop=lg.Stop(3)).x.sum()
 
     with pytest.raises(InputError, match="positive definite"):
         torch.func.grad(value)(torch.tensor(1.0))

@@ -37,9 +37,9 @@ def test_it_needs_fewer_iterations_for_the_same_solution():
     assert plain.converged
     assert fast.converged
     assert 2 * fast.iterations < plain.iterations
-    reference = lg.solve(lasso(1e-3), lg.ForwardBackward(), stop=UNTIL).value
-    torch.testing.assert_close(fast.value, reference, rtol=0, atol=1e-7)
-    torch.testing.assert_close(plain.value, reference, rtol=0, atol=1e-6)
+    reference = lg.solve(lasso(1e-3), lg.ForwardBackward(), stop=UNTIL).x
+    torch.testing.assert_close(fast.x, reference, rtol=0, atol=1e-7)
+    torch.testing.assert_close(plain.x, reference, rtol=0, atol=1e-6)
 
 
 def test_it_follows_its_formula():
@@ -54,7 +54,7 @@ def test_it_follows_its_formula():
         restarts += turned
         previous, x, t = x, new, 1.0 if turned else later
     algorithm = lg.ForwardBackward(alpha, inertia=lg.Nesterov(restart=True))
-    found = lg.solve(lasso(1e-3), algorithm, stop=lg.Stop(200)).value
+    found = lg.solve(lasso(1e-3), algorithm, stop=lg.Stop(200)).x
     assert restarts > 1
     torch.testing.assert_close(found, x, rtol=1e-11, atol=1e-13)
 
@@ -65,7 +65,7 @@ def test_unrolled_derivatives_are_those_of_the_iterates(iterations):
 
     def value(weight, gradient=None):
         gradient = lg.Unroll() if gradient is None else gradient
-        return loss(lg.solve(lasso(weight), RESTARTED, gradient=gradient, stop=stop).value)
+        return loss(lg.solve(lasso(weight), RESTARTED, gradient=gradient, stop=stop).x)
 
     w = leaf()
     (reverse,) = torch.autograd.grad(value(w), w)
@@ -80,7 +80,7 @@ def test_unrolled_derivatives_are_those_of_the_iterates(iterations):
 )
 def test_derivatives_at_the_solution(gradient):
     def value(weight):
-        return loss(lg.solve(lasso(weight), RESTARTED, gradient=gradient, stop=UNTIL).value)
+        return loss(lg.solve(lasso(weight), RESTARTED, gradient=gradient, stop=UNTIL).x)
 
     w = leaf()
     (grad,) = torch.autograd.grad(value(w), w)
@@ -91,14 +91,14 @@ def test_checkpoints_replay_the_same_decisions():
     stop = lg.Stop(150)
     plain = lg.solve(lasso(leaf()), RESTARTED, stop=stop)
     saved = lg.solve(lasso(leaf()), RESTARTED, gradient=lg.Unroll(checkpoint=7), stop=stop)
-    torch.testing.assert_close(saved.value, plain.value, rtol=0, atol=0)
+    torch.testing.assert_close(saved.x, plain.x, rtol=0, atol=0)
     torch.testing.assert_close(saved.state.t, plain.state.t, rtol=0, atol=0)
 
 
 def test_a_run_goes_on_from_its_state():
-    whole = lg.solve(lasso(1e-3), RESTARTED, stop=lg.Stop(150)).value
+    whole = lg.solve(lasso(1e-3), RESTARTED, stop=lg.Stop(150)).x
     half = lg.solve(lasso(1e-3), RESTARTED, stop=lg.Stop(70)).state
-    rest = lg.solve(lasso(1e-3), RESTARTED, half, stop=lg.Stop(80)).value
+    rest = lg.solve(lasso(1e-3), RESTARTED, half, stop=lg.Stop(80)).x
     torch.testing.assert_close(rest, whole, rtol=0, atol=0)
 
 
@@ -109,12 +109,12 @@ def test_elements_with_their_own_steps_restart_one_by_one():
     assert together.state.t.numel() == 3
     for k in range(3):
         alone = lg.solve(lasso(1e-3, matrices[k], data[k]), RESTARTED, stop=stop)
-        torch.testing.assert_close(together.value[k], alone.value, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(together.x[k], alone.x, rtol=1e-9, atol=1e-11)
 
 
 def test_under_vmap_and_jacfwd():
     def solution(weight):
-        return lg.solve(lasso(weight), RESTARTED, stop=lg.Stop(60)).value
+        return lg.solve(lasso(weight), RESTARTED, stop=lg.Stop(60)).x
 
     weights = torch.tensor([1e-3, 1e-2], dtype=torch.float64)
     batched = torch.func.vmap(solution)(weights)
@@ -128,9 +128,9 @@ def test_under_vmap_and_jacfwd():
 
 def test_in_another_geometry():
     problem = lg.Composite(lg.LeastSquares(A, b), lg.Simplex())
-    reference = lg.solve(problem, lg.ForwardBackward(), stop=UNTIL).value
+    reference = lg.solve(problem, lg.ForwardBackward(), stop=UNTIL).x
     entropic = lg.ForwardBackward(0.02, lg.Entropy(), lg.Nesterov(restart=True))
-    found = lg.solve(problem, entropic, stop=lg.Stop(20000, tol=1e-12)).value
+    found = lg.solve(problem, entropic, stop=lg.Stop(20000, tol=1e-12)).x
     torch.testing.assert_close(found, reference, rtol=0, atol=1e-5)
 
 
@@ -144,5 +144,5 @@ def test_tuples_of_variables_restart_as_a_whole():
     done = lg.solve(lg.Composite(smooth), algorithm, start, stop=UNTIL)
     assert done.state.t.numel() == 1
     expected = torch.linalg.lstsq(A, b[:, None]).solution[:, 0]
-    torch.testing.assert_close(done.value[0], expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(done.value[1], torch.ones(2).double(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(done.x[0], expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(done.x[1], torch.ones(2).double(), rtol=1e-6, atol=1e-6)

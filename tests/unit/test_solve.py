@@ -16,7 +16,7 @@ def lasso(weight=0.7, matrix=A, data=b):
 
 def tv(noisy, weight):
     term = lg.SquaredNorm() + lg.Linear(-noisy)
-    return lg.Saddle(lg.Gradient(), lg.L1(weight).dual(), nonsmooth=term)
+    return lg.Saddle(lg.Differences(), lg.L1(weight).dual(), nonsmooth=term)
 
 
 def test_solution_reports_what_happened():
@@ -24,16 +24,14 @@ def test_solution_reports_what_happened():
     assert s.converged is True
     assert float(s.residual) <= 1e-12
     assert s.iterations == len(s.trace.objective) == len(s.trace.residual) < 5000
-    assert float(s.trace.objective[-1]) == pytest.approx(
-        float(lasso().objective(s.value)), rel=1e-12
-    )
+    assert float(s.trace.objective[-1]) == pytest.approx(float(lasso().objective(s.x)), rel=1e-12)
     assert all(
         later <= earlier + 1e-12
         for earlier, later in zip(s.trace.objective, s.trace.objective[1:], strict=False)
     )
     expected = 1 / torch.linalg.matrix_norm(A, ord=2) ** 2
     assert float(s.steps["step"]) == pytest.approx(float(expected), rel=1e-9)
-    assert s.dual is None
+    assert s.y is None
     assert s.backward.residual is None
 
 
@@ -67,12 +65,12 @@ def test_a_state_continues_the_iteration():
     whole = lg.solve(lasso(), algorithm, stop=lg.Stop(30))
     half = lg.solve(lasso(), algorithm, stop=lg.Stop(12))
     rest = lg.solve(lasso(), algorithm, half.state, stop=lg.Stop(18))
-    torch.testing.assert_close(rest.value, whole.value, rtol=0, atol=0)
+    torch.testing.assert_close(rest.x, whole.x, rtol=0, atol=0)
     noisy = randn(6, 5, seed=3)
     whole = lg.solve(tv(noisy, 0.3), lg.PrimalDual(average=True), stop=lg.Stop(30))
     half = lg.solve(tv(noisy, 0.3), lg.PrimalDual(average=True), stop=lg.Stop(12))
     rest = lg.solve(tv(noisy, 0.3), lg.PrimalDual(average=True), half.state, stop=lg.Stop(18))
-    torch.testing.assert_close(rest.value, whole.value, rtol=0, atol=1e-15)
+    torch.testing.assert_close(rest.x, whole.x, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_gradients_reach_tensors_hidden_in_closures_and_modules(gradient):
             gradient=gradient,
             stop=lg.Stop(1000),
         )
-        return s.value.square().sum()
+        return s.x.square().sum()
 
     tensors = [scale, *module.parameters()]
     grads = torch.autograd.grad(loss(), tensors)
@@ -126,14 +124,14 @@ def test_a_module_itself_can_be_the_smooth_term():
     s = lg.solve(
         lg.Composite(lg.Smooth(energy, constant=1.0)), lg.ForwardBackward(), torch.zeros(2)
     )
-    s.value.sum().backward()
+    s.x.sum().backward()
     torch.testing.assert_close(energy.target.grad, torch.ones(2))
 
 
 def test_gradcheck_in_the_data_and_the_start():
     def function(matrix, data, weight, x0):
         problem = lg.Composite(lg.LeastSquares(matrix, data), lg.L1(weight))
-        return lg.solve(problem, lg.ForwardBackward(0.03), x0, stop=lg.Stop(8)).value
+        return lg.solve(problem, lg.ForwardBackward(0.03), x0, stop=lg.Stop(8)).x
 
     inputs = [A, b, torch.full((5,), 0.4).double(), randn(5, seed=5)]
     assert torch.autograd.gradcheck(function, [t.clone().requires_grad_() for t in inputs])
@@ -143,7 +141,7 @@ def test_double_backward_through_unroll():
     def function(data, weight):
         problem = lg.Composite(lg.LeastSquares(A, data), lg.Simplex())
         algorithm = lg.ForwardBackward(0.03, lg.Entropy())
-        return (lg.solve(problem, algorithm, stop=lg.Stop(6)).value * weight).sum()
+        return (lg.solve(problem, algorithm, stop=lg.Stop(6)).x * weight).sum()
 
     inputs = (b.clone().requires_grad_(), randn(5, seed=6).requires_grad_())
     assert torch.autograd.gradgradcheck(function, inputs)
@@ -155,7 +153,7 @@ def test_double_backward_through_the_fixed_point_family_is_refused():
         lasso(weight), lg.ForwardBackward(), gradient=lg.Implicit(), stop=lg.Stop(5000, tol=1e-12)
     )
     with pytest.raises(lg.errors.GradientError, match="Second derivatives"):
-        torch.autograd.grad(s.value.square().sum(), weight, create_graph=True)
+        torch.autograd.grad(s.x.square().sum(), weight, create_graph=True)
 
 
 def _batched_cases():
@@ -176,7 +174,7 @@ def _batched_cases():
         "TV": (lambda d: tv(d, 0.3), lg.PrimalDual(), randn(4, 6, 5, seed=10)),
         "Potts": (
             lambda c: lg.Saddle(
-                lg.Gradient(), lg.Box(-1.0, 1.0), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c)
+                lg.Differences(), lg.Box(-1.0, 1.0), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c)
             ),
             potts,
             costs,
@@ -191,9 +189,9 @@ def test_a_batch_equals_single_solves(name):
     start = None
     if name == "one matrix each":
         start = torch.zeros(4, 5).double()
-    together = lg.solve(build(data), algorithm, start, stop=lg.Stop(25)).value
+    together = lg.solve(build(data), algorithm, start, stop=lg.Stop(25)).x
     singles = [
-        lg.solve(build(d), algorithm, None if start is None else start[0], stop=lg.Stop(25)).value
+        lg.solve(build(d), algorithm, None if start is None else start[0], stop=lg.Stop(25)).x
         for d in data
     ]
     torch.testing.assert_close(together, torch.stack(singles), rtol=1e-12, atol=1e-12)
@@ -205,7 +203,7 @@ def test_a_batch_equals_single_solves(name):
 
 def test_functional_transforms():
     def value(weight):
-        return lg.solve(lasso(weight), lg.ForwardBackward(0.03), stop=lg.Stop(15)).value
+        return lg.solve(lasso(weight), lg.ForwardBackward(0.03), stop=lg.Stop(15)).x
 
     weight = torch.tensor(0.7).double()
     reverse, forward = torch.func.jacrev(value)(weight), torch.func.jacfwd(value)(weight)
@@ -216,13 +214,13 @@ def test_functional_transforms():
     def smooth(weight):
         problem = lg.Composite(lg.Smooth(lambda x: 0.5 * (A @ x - b) ** 2), lg.L1(weight))
         start = torch.zeros(5).double()
-        return lg.solve(problem, lg.ForwardBackward(0.03), start, stop=lg.Stop(15)).value
+        return lg.solve(problem, lg.ForwardBackward(0.03), start, stop=lg.Stop(15)).x
 
     torch.testing.assert_close(torch.func.jacrev(smooth)(weight), reverse)
 
     def implicit(weight):
         algorithm = lg.ForwardBackward(0.03)
-        return lg.solve(lasso(weight), algorithm, gradient=lg.Implicit()).value
+        return lg.solve(lasso(weight), algorithm, gradient=lg.Implicit()).x
 
     with pytest.raises(lg.errors.GradientError, match=r"torch\.func"):
         torch.func.jacrev(implicit)(weight)
@@ -235,7 +233,7 @@ def test_torch_compile():
     def value(scale):
         algorithm = lg.ForwardBackward(0.03)
         data = lg.LeastSquares(A, scale * b)
-        return lg.solve(lg.Composite(data, problem.nonsmooth), algorithm, stop=lg.Stop(10)).value
+        return lg.solve(lg.Composite(data, problem.nonsmooth), algorithm, stop=lg.Stop(10)).x
 
     scale = torch.tensor(1.1).double().requires_grad_()
     compiled = torch.compile(value, backend="aot_eager")
@@ -249,21 +247,21 @@ def test_torch_compile():
 def test_nothing_is_attached_where_no_gradient_is_wanted():
     for gradient in (lg.Unroll(last=3), lg.Implicit(), lg.FixedPoint(), lg.OneStep()):
         s = lg.solve(lasso(), lg.ForwardBackward(), gradient=gradient)
-        assert not s.value.requires_grad
+        assert not s.x.requires_grad
         weight = torch.tensor(0.7).double().requires_grad_()
         with torch.no_grad():
             s = lg.solve(lasso(weight), lg.ForwardBackward(), gradient=gradient)
-        assert not s.value.requires_grad
+        assert not s.x.requires_grad
 
 
 def test_gap_bounds_the_distance_to_the_optimum():
     noisy = randn(6, 5, seed=3)
     problem = tv(noisy, 0.3)
-    best = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(5000)).value
+    best = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(5000)).x
     for n in (5, 50, 500):
         s = lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(n))
-        gap = float(problem.gap(s.value, s.dual))
-        assert gap >= float(problem.objective(s.value) - problem.objective(best)) - 1e-12
+        gap = float(problem.gap(s.x, s.y))
+        assert gap >= float(problem.objective(s.x) - problem.objective(best)) - 1e-12
     assert gap < 1e-4
     both = lg.Saddle(A, lg.L1(1.0).dual(), lg.L1(1.0), lg.Quadratic(torch.eye(5).double(), b[:5]))
     with pytest.raises(lg.errors.MissingConjugateError, match="gap"):
@@ -273,15 +271,15 @@ def test_gap_bounds_the_distance_to_the_optimum():
 def test_values_follow_dtype_of_the_data():
     for dtype in (torch.float32, torch.float64):
         s = lg.solve(lasso(matrix=A.to(dtype), data=b.to(dtype)), lg.ForwardBackward())
-        assert s.value.dtype == dtype
+        assert s.x.dtype == dtype
         weights = rand(2, 6, 5, dtype=dtype)
         problem = lg.Saddle(
-            lg.Gradient(weights=weights),
+            lg.Differences(weights=weights),
             lg.Box(-1.0, 1.0),
             nonsmooth=lg.SquaredNorm() + lg.Linear(-randn(6, 5, dtype=dtype)),
         )
         s = lg.solve(problem, lg.PrimalDual())
-        assert s.value.dtype == s.dual.dtype == dtype
+        assert s.x.dtype == s.y.dtype == dtype
 
 
 @pytest.mark.parametrize("gradient", [lg.Unroll(), lg.Implicit()], ids=repr)
@@ -290,8 +288,8 @@ def test_autocast_never_reaches_inside_a_solver(gradient):
         weight = torch.tensor(0.7, requires_grad=True)
         problem = lg.Composite(lg.LeastSquares(A.float(), b.float()), lg.L1(weight))
         s = lg.solve(problem, lg.ForwardBackward(0.03), gradient=gradient, stop=lg.Stop(300))
-        s.value.square().sum().backward()
-        return s.value.detach(), weight.grad
+        s.x.square().sum().backward()
+        return s.x.detach(), weight.grad
 
     plain = run()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -307,4 +305,4 @@ def test_the_residual_of_very_large_numbers_is_a_number():
     found = lg.solve(problem, lg.ForwardBackward(0.01), stop=lg.Stop(5000, tol=1e-6))
     assert found.converged
     assert found.iterations > 500
-    torch.testing.assert_close(found.value, torch.full((3,), 1e20), rtol=1e-3, atol=0)
+    torch.testing.assert_close(found.x, torch.full((3,), 1e20), rtol=1e-3, atol=0)

@@ -60,7 +60,7 @@ def _regression(problem: str, gradient: Any, stop: lg.Stop, inertia: Any = None,
                 penalty = lg.SquaredNorm(theta)
             solution = lg.solve(lg.Composite(fit, penalty), algorithm, gradient=gradient, stop=stop)
             seen["solution"] = solution
-            return solution.value
+            return solution.x
 
         return solve
 
@@ -82,7 +82,7 @@ def _batched(problem: str, geometry: Any, gradient: Any, stop: lg.Stop, inertia:
             made = lg.Composite(lg.LeastSquares(A, b), inside)
             solution = lg.solve(made, algorithm, gradient=gradient, stop=stop)
             seen["solution"] = solution
-            return solution.value
+            return solution.x
 
         if problem == "nnls":
             return run
@@ -96,7 +96,7 @@ def _total_variation(problem: str, iterations: int, gradient: Any):  # type: ign
     def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
         layer = TotalVariation(iterations, isotropic=problem == "tv2d_isotropic", gradient=gradient)
         image = as_image(t["y"])
-        return lambda theta: layer(image, theta[0]).value
+        return lambda theta: layer(image, theta[0]).x
 
     return _with(problem, prepare)
 
@@ -106,11 +106,11 @@ def _potts(problem: str, gradient: Any, stop: lg.Stop):  # type: ignore[no-untyp
         def solve(theta: Tensor) -> Tensor:
             energy = lg.Simplex(0) + lg.SquaredNorm() + lg.Linear(theta[1] * t["cost"])
             # K maps (L, H, W) to (L, 2, H, W); its dual variable lies in a box of size λ.
-            made = lg.Saddle(lg.Gradient(), dual=lg.LInfBall(theta[0]), nonsmooth=energy)
+            made = lg.Saddle(lg.Differences(), dual=lg.LInfBall(theta[0]), nonsmooth=energy)
             start = torch.full_like(t["cost"], 1 / 3)
             solution = lg.solve(made, lg.PrimalDual(), start, gradient=gradient, stop=stop)
             seen["solution"] = solution
-            return solution.value
+            return solution.x
 
         return solve
 

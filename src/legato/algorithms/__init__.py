@@ -1,8 +1,7 @@
-"""Algorithms are maps on states; this package also holds the loop that iterates them."""
+"""Algorithms are maps on states."""
 
 from legato.algorithms.base import Algorithm, Halves
 from legato.algorithms.forward_backward import Backtracking, ForwardBackward, Nesterov
-from legato.algorithms.loop import Run, Stop, Trace, run
 from legato.algorithms.newton import Newton
 from legato.algorithms.primal_dual import Average, PrimalDual
 
@@ -15,8 +14,4 @@ __all__ = [
     "Nesterov",
     "Newton",
     "PrimalDual",
-    "Run",
-    "Stop",
-    "Trace",
-    "run",
 ]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import wide_norm
-from legato._tree import Var
+from legato._support import tree
+from legato._support.checks import wide_norm
+from legato._support.tree import Var
 from legato.errors import DivergenceError
 
 State = Any

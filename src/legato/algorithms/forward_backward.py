@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import as_number, values_readable
-from legato._tree import Var, tree_map
+from legato._support import tree
+from legato._support.checks import as_number, values_readable
+from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm, Halves
 from legato.algorithms.start import (
     is_empty,
@@ -40,9 +40,9 @@ class Nesterov:
 
     >>> f = lg.Quadratic(torch.diag(torch.tensor([1.0, 0.01])), torch.tensor([0.0, -0.01]))
     >>> fast = lg.ForwardBackward(inertia=lg.Nesterov())
-    >>> lg.solve(lg.Composite(f), fast, stop=lg.Stop(200)).value.round(decimals=2)
+    >>> lg.solve(lg.Composite(f), fast, stop=lg.Stop(200)).x.round(decimals=2)
     tensor([0., 1.])
-    >>> lg.solve(lg.Composite(f), lg.ForwardBackward(), stop=lg.Stop(200)).value.round(decimals=2)
+    >>> lg.solve(lg.Composite(f), lg.ForwardBackward(), stop=lg.Stop(200)).x.round(decimals=2)
     tensor([0.0000, 0.8700])
     >>> for rule in lg.Nesterov(), lg.Nesterov(restart=True):
     ...     algorithm = lg.ForwardBackward(inertia=rule)
@@ -85,7 +85,7 @@ class Backtracking:
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
     >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
-    >>> lg.solve(lg.Composite(f), algorithm, torch.tensor([6.0])).value.round(decimals=3)
+    >>> lg.solve(lg.Composite(f), algorithm, torch.tensor([6.0])).x.round(decimals=3)
     tensor([1.])
     """
 
@@ -126,40 +126,40 @@ class ForwardBackward(Algorithm):
 
     .. math:: x^{n+1} = \arg\min_x\, g(x) + ⟨∇f(x^n), x⟩ + \tfrac1α D_ψ(x, x^n)
 
-    In mirror coordinates: y ← ∇ψ(prox(y − α∇f(x))). ``step`` is α: a number, a tensor (learned or
-    one per batch element), :class:`Backtracking`, or None for 1/L. ``inertia`` is a constant
-    β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
+    In mirror coordinates: y ← ∇ψ(prox(y − α∇f(x))). ``step_size`` is α: a number, a tensor
+    (learned or one per batch element), :class:`Backtracking`, or None for 1/L. ``inertia`` is a
+    constant β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
     Reference: Section 5.1 of Ochs et al. (2016).
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
-    >>> lg.solve(problem, lg.ForwardBackward()).value
+    >>> lg.solve(problem, lg.ForwardBackward()).x
     tensor([2., 0.])
     >>> c = lg.Linear(torch.tensor([0.0, 1.0]))
     >>> entropic = lg.ForwardBackward(1.0, lg.Entropy())
-    >>> lg.solve(lg.Composite(c, lg.Simplex()), entropic).value.round()
+    >>> lg.solve(lg.Composite(c, lg.Simplex()), entropic).x.round()
     tensor([1., 0.])
     """
 
-    rule: Tensor | float | Backtracking | None
+    step_size: Tensor | float | Backtracking | None
     geometry: Geometry
     inertia: float | Nesterov
 
     def __init__(
         self,
-        step: Tensor | float | Backtracking | None = None,
+        step_size: Tensor | float | Backtracking | None = None,
         geometry: Geometry | None = None,
         inertia: float | Nesterov = 0.0,
     ) -> None:
-        # Written out because the argument `step` and the method `step` share their name.
-        require_positive_step(step, "step")
+        # Written out because torch.compile does not follow a dataclass into a default factory.
+        require_positive_step(step_size, "step_size")
         if not isinstance(inertia, Nesterov) and not 0 <= inertia < 1:
             raise InputError(f"The inertia must lie in [0, 1), not {inertia!r}.")
-        if isinstance(step, Backtracking) and inertia != 0.0:
+        if isinstance(step_size, Backtracking) and inertia != 0.0:
             raise InputError(
                 "Backtracking works without inertia: give a fixed step to use momentum."
             )
-        object.__setattr__(self, "rule", step)
+        object.__setattr__(self, "step_size", step_size)
         object.__setattr__(self, "geometry", Euclidean() if geometry is None else geometry)
         object.__setattr__(self, "inertia", inertia)
 
@@ -177,12 +177,12 @@ class ForwardBackward(Algorithm):
         return InertialState(y, x, step, previous=y, t=torch.ones_like(step))
 
     def _initial_step(self, problem: Composite, like: Tensor) -> Tensor:
-        if isinstance(self.rule, Backtracking):
-            return like.new_tensor(self.rule.initial)
-        if self.rule is None:
+        if isinstance(self.step_size, Backtracking):
+            return like.new_tensor(self.step_size.initial)
+        if self.step_size is None:
             return self._derived_step(problem, like)
         self._require_stable(problem)
-        return torch.as_tensor(self.rule).detach().to(like)
+        return torch.as_tensor(self.step_size).detach().to(like)
 
     def _derived_step(self, problem: Composite, like: Tensor) -> Tensor:
         L = problem.smooth.lipschitz()
@@ -190,14 +190,14 @@ class ForwardBackward(Algorithm):
             raise StepError(
                 f"No step can be derived: the Lipschitz constant of "
                 f"{type(problem.smooth).__name__} is unknown. Give ForwardBackward a step, e.g. "
-                "step=0.1 or step=legato.Backtracking()."
+                "step_size=0.1 or step_size=legato.Backtracking()."
             )
         modulus = strong_convexity(self.geometry, problem.nonsmooth)
         if modulus is None:
             raise StepError(
                 f"No step can be derived: {self.geometry!r} is not strongly convex on the whole "
                 f"domain of {type(problem.nonsmooth).__name__}. Give ForwardBackward a step, e.g. "
-                "step=1/(L·max x), or step=legato.Backtracking()."
+                "step_size=1/(L·max x), or step_size=legato.Backtracking()."
             )
         room = 1.0
         if not isinstance(self.inertia, Nesterov):
@@ -213,14 +213,14 @@ class ForwardBackward(Algorithm):
         if L is None:
             return
         beta = 0.0 if isinstance(self.inertia, Nesterov) else self.inertia
-        worst = as_number(torch.as_tensor(self.rule * L).amax())  # type: ignore[operator]
+        worst = as_number(torch.as_tensor(self.step_size * L).amax())  # type: ignore[operator]
         if worst > 2 * (1 - beta) * (1 + 1e-6):
             limit = 2 * (1 - beta) / as_number(torch.as_tensor(L).amax())
             raise StepError(
-                f"The step {as_number(torch.as_tensor(self.rule).amax()):g} violates its "
+                f"The step {as_number(torch.as_tensor(self.step_size).amax()):g} violates its "
                 f"condition α < 2(1 − β)/L = {limit:g} (L = "
                 f"{as_number(torch.as_tensor(L).amax()):g}, β = {beta:g}): the iteration would "
-                "diverge. Take a smaller step, or step=None for 1/L."
+                "diverge. Take a smaller step, or step_size=None for 1/L."
             )
 
     def step(self, problem: Composite, state: Any) -> Any:
@@ -231,11 +231,11 @@ class ForwardBackward(Algorithm):
         if lean:
             x = self.geometry.unmirror(y)
         gradient = problem.smooth.grad(x)
-        if isinstance(self.rule, Backtracking):
-            derived = self._search(self.rule, problem, y, x, gradient, derived)
+        if isinstance(self.step_size, Backtracking):
+            derived = self._search(self.step_size, problem, y, x, gradient, derived)
             alpha: Any = derived
         else:
-            alpha = derived if self.rule is None else self.rule
+            alpha = derived if self.step_size is None else self.step_size
         new = self._move(problem, y, gradient, alpha)
         return ForwardBackwardState(new, () if lean else self.geometry.unmirror(new), derived)
 
@@ -258,7 +258,7 @@ class ForwardBackward(Algorithm):
 
     def _size(self, derived: Tensor) -> Any:
         """The step in use: the user's own (perhaps learned) tensor, or the derived one."""
-        given = self.rule
+        given = self.step_size
         return derived if given is None or isinstance(given, Backtracking) else given
 
     def _move(self, problem: Composite, y: Var, gradient: Var, alpha: Any) -> Var:
@@ -319,7 +319,7 @@ class ForwardBackward(Algorithm):
 
         With a step per batch element they have so too, if the batch elements do not meet.
         """
-        alpha, g = self.rule, problem.nonsmooth
+        alpha, g = self.step_size, problem.nonsmooth
         if not isinstance(self.geometry, Euclidean) or isinstance(alpha, Backtracking | None):
             return None
 

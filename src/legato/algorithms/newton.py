@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato._checks import as_number, inside_functional_transform, values_readable
-from legato._tree import Var
+from legato._support.checks import as_number, inside_functional_transform, values_readable
+from legato._support.tree import Var
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import is_empty, mirror_start
 from legato.errors import DivergenceError, DomainError, InputError, LegatoError, StepError
@@ -60,9 +60,9 @@ class Newton(Algorithm):
     >>> weight = torch.tensor(0.5, requires_grad=True)
     >>> problem = lg.Composite(lg.Logistic(A, b), lg.SquaredNorm(weight))
     >>> solution = lg.solve(problem, lg.Newton(), gradient=lg.OneStep(), stop=lg.Stop(50, tol=1e-6))
-    >>> solution.value.detach().round(decimals=3), solution.iterations
+    >>> solution.x.detach().round(decimals=3), solution.iterations
     (tensor([ 1.1500, -0.4640]), 5)
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)
     tensor(-0.8900)
     """

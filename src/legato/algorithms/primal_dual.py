@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import as_number, values_readable
-from legato._tree import Var, tree_map
+from legato._support import tree
+from legato._support.checks import as_number, values_readable
+from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import (
     is_empty,
@@ -35,7 +35,7 @@ class Average:
     >>> pennies = lg.Saddle(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), lg.Simplex(), lg.Simplex())
     >>> algorithm = lg.PrimalDual(average=lg.Average(first=1))
     >>> found = lg.solve(pennies, algorithm, torch.tensor([0.9, 0.1]), stop=lg.Stop(500))
-    >>> found.value.round(decimals=1)
+    >>> found.x.round(decimals=1)
     tensor([0.5000, 0.5000])
     """
 
@@ -92,8 +92,8 @@ class PrimalDual(Algorithm):
 
     >>> y = torch.tensor([0.0, 0.1, 1.0, 0.9])
     >>> data = lg.SquaredNorm() + lg.Linear(-y)  # ½‖x − y‖² without its constant
-    >>> problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(0.1).dual(), nonsmooth=data)
-    >>> lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(500)).value.round(decimals=3)
+    >>> problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(0.1).dual(), nonsmooth=data)
+    >>> lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(500)).x.round(decimals=3)
     tensor([0.1000, 0.1000, 0.9000, 0.9000])
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from legato import _tree as tree
-from legato._checks import values_readable
-from legato._tree import Var
+from legato._support import tree
+from legato._support.checks import values_readable
+from legato._support.tree import Var
 from legato.errors import DivergenceError, DomainError, InputError, StepError
 from legato.functions import Function, Separable, mirror_prox
 from legato.geometry import Geometry, Product
@@ -76,7 +76,7 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
         raise DivergenceError(
             f"{who} diverged: its state holds NaN or infinity. The step is too large for this "
             "problem, or a callable returned non-finite values. Try a smaller step, "
-            "step=legato.Backtracking(), or float64."
+            "step_size=legato.Backtracking(), or float64."
         )
     if not bool(geometry.mirror_interior(y).all()):
         raise DomainError(

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from legato.algorithms import Stop
 from legato.cli.denoise import denoise
 from legato.cli.explore import explore
 from legato.cli.fail import fail
@@ -18,8 +17,9 @@ from legato.cli.plots import save_plot
 from legato.cli.render import render
 from legato.cli.segment import segment
 from legato.cli.toy import toy
-from legato.diagnose import diagnose
+from legato.diagnostics import diagnose
 from legato.errors import LegatoError
+from legato.running import Stop
 
 app = typer.Typer(
     help="Learning through nonsmooth optimisation.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from legato.diagnose import Diagnosis
+from legato.diagnostics import Diagnosis
 
 
 def save_plot(diagnosis: Diagnosis, path: Path) -> None:

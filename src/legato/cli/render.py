@@ -7,9 +7,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from legato.diagnose import Diagnosis
-from legato.diagnose.report import HEADINGS, cells, facts
-from legato.diagnose.strategies import label
+from legato.diagnostics import Diagnosis
+from legato.diagnostics.report import HEADINGS, cells, facts
+from legato.diagnostics.strategies import label
 
 SHORT = {"residual": "resid.", "products": "prods"}
 

@@ -20,17 +20,18 @@ from legato.functions.prox import (
 from legato.functions.smooth import LeastSquares, Logistic, Quadratic, Smooth
 from legato.functions.terms import (
     L1,
+    AsymmetricL1,
     Box,
     GroupL1,
     L2Ball,
     LInfBall,
     NonNegative,
-    OneHomogeneous,
     Simplex,
 )
 
 __all__ = [
     "L1",
+    "AsymmetricL1",
     "Box",
     "Function",
     "GroupL1",
@@ -42,7 +43,6 @@ __all__ = [
     "Logistic",
     "NegativeEntropy",
     "NonNegative",
-    "OneHomogeneous",
     "Quadratic",
     "Separable",
     "Simplex",

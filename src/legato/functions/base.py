@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import require_nonnegative
-from legato._tree import Var, tree_map
+from legato._support import tree
+from legato._support.checks import require_nonnegative
+from legato._support.tree import Var, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.curvature import hessian_by_autograd
 from legato.geometry import Entropy, Euclidean, Geometry
@@ -316,7 +316,7 @@ class Sum(Function):
             raise InputError(
                 f"{names} has no closed-form prox: a sum may hold one prox-friendly term besides "
                 "Linear and kernel terms. Move one of them to the smooth term, or to the dual of a "
-                "Saddle problem (L1 + NonNegative is OneHomogeneous(-inf, weight))."
+                "Saddle problem (L1 + NonNegative is AsymmetricL1(-inf, weight))."
             )
         for kernel in kernels:
             alike = kernel.geometry is geometry or (

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from legato._checks import inside_functional_transform, values_readable
-from legato._graph import leaves_behind
-from legato._tree import Var
+from legato._support.checks import inside_functional_transform, values_readable
+from legato._support.graph import leaves_behind
+from legato._support.tree import Var
 from legato.errors import InputError
 
 

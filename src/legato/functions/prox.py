@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import may_be_differentiated
-from legato._tree import Var, tree_map
+from legato._support import tree
+from legato._support.checks import may_be_differentiated
+from legato._support.tree import Var, tree_map
 from legato.errors import MissingProxError
 from legato.functions.base import Function, Separable, Zero
 from legato.functions.terms import (
     L1,
+    AsymmetricL1,
     Box,
     GroupL1,
     L2Ball,
     NonNegative,
-    OneHomogeneous,
     Simplex,
 )
 from legato.geometry import (
@@ -185,8 +185,8 @@ def _(g: L1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     return soft_threshold(y, alpha * g.weight)
 
 
-@register_prox(OneHomogeneous, Euclidean)
-def _(g: OneHomogeneous, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
+@register_prox(AsymmetricL1, Euclidean)
+def _(g: AsymmetricL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     return y - _clip(y, _times(alpha, g.lo), _times(alpha, g.hi))
 
 
@@ -259,8 +259,8 @@ def _(g: L1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     return y - alpha * g.weight  # on x ≥ 0 the ℓ1 norm is linear
 
 
-@register_prox(OneHomogeneous, Entropy, Burg)
-def _(g: OneHomogeneous, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
+@register_prox(AsymmetricL1, Entropy, Burg)
+def _(g: AsymmetricL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     return y - alpha * g.hi
 
 
@@ -300,8 +300,8 @@ def _(g: L1, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
     return _one_homogeneous_on_interval(geometry, y, -alpha * g.weight, alpha * g.weight)
 
 
-@register_prox(OneHomogeneous, Interval)
-def _(g: OneHomogeneous, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
+@register_prox(AsymmetricL1, Interval)
+def _(g: AsymmetricL1, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
     return _one_homogeneous_on_interval(geometry, y, _times(alpha, g.lo), _times(alpha, g.hi))
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
-from legato import _tree as tree
-from legato._checks import inside_functional_transform, require_nonnegative, values_readable
-from legato._graph import leaves_behind
-from legato._tree import Var, tree_map
+from legato._support import tree
+from legato._support.checks import inside_functional_transform, require_nonnegative, values_readable
+from legato._support.graph import leaves_behind
+from legato._support.tree import Var, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
 from legato.operators import Dense, Operator
@@ -108,7 +108,7 @@ class Quadratic(Function):
     ∇f(x) = Qx + c and L = ‖Q‖. Reference: Boyd and Vandenberghe, Section 4.4.
 
     >>> f = lg.Quadratic(2 * torch.eye(2), torch.tensor([-2.0, -4.0]))
-    >>> lg.solve(lg.Composite(f), lg.ForwardBackward()).value
+    >>> lg.solve(lg.Composite(f), lg.ForwardBackward()).x
     tensor([1., 2.])
     """
 
@@ -184,7 +184,7 @@ class Smooth(Function):
     algorithm a step or :class:`~legato.Backtracking`. Reference: Griewank and Walther (2008).
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 2))
-    >>> lg.solve(lg.Composite(f), lg.ForwardBackward(0.3), torch.zeros(1)).value.round(decimals=3)
+    >>> lg.solve(lg.Composite(f), lg.ForwardBackward(0.3), torch.zeros(1)).x.round(decimals=3)
     tensor([2.])
     """
 

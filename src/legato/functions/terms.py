@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from legato._checks import require_below, require_nonnegative
-from legato._tree import Var
+from legato._support.checks import require_below, require_nonnegative
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.functions.base import Function, indicator
 
@@ -120,13 +120,13 @@ class GroupL1(Function):
 
 
 @dataclass(frozen=True, eq=False)
-class OneHomogeneous(Function):
+class AsymmetricL1(Function):
     r"""A separable positively one-homogeneous term, g(x) = Σ max(lo_i x_i, hi_i x_i).
 
     With lo = −∞ it is an ℓ1 norm on x ≥ 0. Its conjugate is the indicator of [lo, hi].
     Reference: Example 8 of Ochs et al. (2016).
 
-    >>> g = lg.OneHomogeneous(-float("inf"), 1.0)  # |x| where x ≥ 0
+    >>> g = lg.AsymmetricL1(-float("inf"), 1.0)  # |x| where x ≥ 0
     >>> lg.prox(g, lg.Euclidean(), torch.tensor([3.0, -2.0]), 1.0)
     tensor([2., 0.])
     """
@@ -135,7 +135,7 @@ class OneHomogeneous(Function):
     hi: Tensor | float = 1.0
 
     def __post_init__(self) -> None:
-        require_below(self.lo, self.hi, strict=False, name="OneHomogeneous(lo, hi)")
+        require_below(self.lo, self.hi, strict=False, name="AsymmetricL1(lo, hi)")
 
     def value(self, x: Var) -> Tensor:
         zero = torch.zeros_like(x)  # 0·∞ counts 0: infinite slopes are constraints
@@ -189,7 +189,7 @@ class Box(_Indicator):
         return torch.maximum(self.lo - x, x - self.hi)
 
     def conjugate(self, y: Var) -> Tensor:
-        return OneHomogeneous(self.lo, self.hi).value(y)
+        return AsymmetricL1(self.lo, self.hi).value(y)
 
 
 def LInfBall(radius: Tensor | float = 1.0) -> Box:

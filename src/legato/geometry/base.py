@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from legato._tree import Var
+from legato._support.tree import Var
 from legato.errors import DomainError
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from legato._tree import Var, tree_map
+from legato._support.tree import Var, tree_map
 from legato.geometry.base import Geometry
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from legato._checks import require_below
-from legato._tree import Var
+from legato._support.checks import require_below
+from legato._support.tree import Var
 from legato.geometry.base import Geometry, bounded_exp
 
 

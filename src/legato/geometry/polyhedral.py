@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._tree import Var
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.geometry.base import Geometry
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from legato._tree import Var
+from legato._support.tree import Var
 from legato.geometry.base import Geometry
 
 

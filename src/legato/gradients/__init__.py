@@ -7,7 +7,7 @@ from legato.gradients.forward import Forward
 from legato.gradients.linear_solvers import (
     GMRES,
     BiCGStab,
-    DenseSolver,
+    Direct,
     LinearResult,
     LinearSolver,
     Neumann,
@@ -23,7 +23,7 @@ __all__ = [
     "GMRES",
     "Backward",
     "BiCGStab",
-    "DenseSolver",
+    "Direct",
     "FixedPoint",
     "FixedPointGradient",
     "Forward",

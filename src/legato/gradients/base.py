@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from legato.algorithms import Algorithm, Run, Stop, Trace
+from legato.algorithms import Algorithm
 from legato.errors import GradientError
+from legato.running import Run, Stop, Trace
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Backward:
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit())
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> report = solution.backward
     >>> report.converged, report.residual < 1e-5, report.bound < 1e-4
     (True, True, True)

@@ -40,7 +40,7 @@ class CG(LinearSolver):
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.CG()))
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3), solution.backward.converged
     (tensor(-3.0410), True)
     """

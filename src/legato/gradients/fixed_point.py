@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import as_number, inside_functional_transform, values_readable
-from legato._compiling import never_compiled
-from legato._precision import full_precision, power_of_two_near
-from legato._tree import Var
-from legato.algorithms import Algorithm, Run, Stop, Trace, run
+from legato._support import tree
+from legato._support.checks import as_number, inside_functional_transform, values_readable
+from legato._support.compiling import never_compiled
+from legato._support.precision import full_precision, power_of_two_near
+from legato._support.tree import Var
+from legato.algorithms import Algorithm
 from legato.errors import (
     GradientError,
     InexactGradientWarning,
@@ -38,6 +38,7 @@ from legato.gradients.linear_solvers import (
 )
 from legato.gradients.linearisation import Linearisation
 from legato.gradients.symmetric_parts import SymmetricParts
+from legato.running import Run, Stop, Trace, run
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
@@ -239,7 +240,7 @@ class FixedPoint(FixedPointGradient):
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.FixedPoint(terms=50))
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3), solution.backward.converged
     (tensor(-3.0410), True)
     """
@@ -269,7 +270,7 @@ class OneStep(FixedPointGradient):
     >>> weight = torch.tensor(1.0, requires_grad=True)
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([3.0])), lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(0.95), gradient=lg.OneStep())
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad, round(solution.backward.residual, 3)  # not −1: 0.05 is left out
     (tensor(-0.9500), 0.05)
     """
@@ -299,14 +300,14 @@ class Implicit(FixedPointGradient):
     .. math:: v = (I − A_x^⊤)^{-1} ξ
 
     The paper's "-impl" methods. ``solver`` is GMRES, BiCGStab, CG (short recurrences for proximal
-    gradient steps), Neumann or DenseSolver; a missed tolerance warns with its number.
+    gradient steps), Neumann or Direct; a missed tolerance warns with its number.
     Reference: Section 4.3 of Ochs et al. (2016).
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit())
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)  # −1 − 1/0.7²
     tensor(-3.0410)
     """

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._compiling import never_compiled
-from legato.algorithms import Algorithm, Run, Stop, Trace, run
+from legato._support import tree
+from legato._support.compiling import never_compiled
+from legato.algorithms import Algorithm
 from legato.errors import GradientError, InexactGradientWarning, InputError
 from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
 from legato.gradients.linearisation import Linearisation
+from legato.running import Run, Stop, Trace, run
 
 
 class Forward(GradientStrategy):
@@ -31,7 +32,7 @@ class Forward(GradientStrategy):
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Forward(weight))
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)
     tensor(-3.0410)
     """

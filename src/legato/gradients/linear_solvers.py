@@ -129,7 +129,7 @@ class GMRES(LinearSolver):
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.GMRES()))
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3), solution.backward.iterations
     (tensor(-3.0410), 2)
     """
@@ -229,7 +229,7 @@ class BiCGStab(LinearSolver):
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.BiCGStab()))
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)
     tensor(-3.0410)
     """
@@ -289,7 +289,7 @@ class Neumann(LinearSolver):
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.Neumann()))
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)
     tensor(-3.0410)
     """
@@ -330,7 +330,7 @@ def _decay(sizes: list[float]) -> float:
 
 
 @dataclass(frozen=True)
-class DenseSolver(LinearSolver):
+class Direct(LinearSolver):
     """The matrix I − M written out and factorised, w = (I − M)⁻¹ξ: small problems, and checks.
 
     Reference: Golub and Van Loan, *Matrix Computations*.
@@ -338,8 +338,8 @@ class DenseSolver(LinearSolver):
     >>> weight = torch.tensor(1.0, requires_grad=True)
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
-    >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.DenseSolver()))
-    >>> solution.value.sum().backward()
+    >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(lg.Direct()))
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)
     tensor(-3.0410)
     """
@@ -350,8 +350,8 @@ class DenseSolver(LinearSolver):
         n = xi.numel()
         if n > self.largest:
             raise GradientError(
-                f"DenseSolver would write out a {n} × {n} matrix. Use GMRES(), or raise "
-                f"DenseSolver(largest={n}) if that is meant."
+                f"Direct would write out a {n} × {n} matrix. Use GMRES(), or raise "
+                f"Direct(largest={n}) if that is meant."
             )
         if float(torch.linalg.vector_norm(xi)) == 0:
             return nothing(xi)

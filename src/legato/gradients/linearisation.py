@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._graph import leaves_behind
-from legato._tree import Var
+from legato._support import tree
+from legato._support.graph import leaves_behind
+from legato._support.tree import Var
 from legato.algorithms import Algorithm
 
 

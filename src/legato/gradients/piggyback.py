@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._tree import Var, tree_map
-from legato.algorithms import Algorithm, PrimalDual, Run, Stop, Trace
+from legato._support import tree
+from legato._support.tree import Var, tree_map
+from legato.algorithms import Algorithm, PrimalDual
 from legato.errors import GradientError, InputError
 from legato.gradients.base import Backward
 from legato.gradients.fixed_point import FixedPointGradient, warn_if_inexact
 from legato.gradients.linear_solvers import LinearResult, _decay, attainable, relative_residual
 from legato.gradients.linearisation import Linearisation
 from legato.problems import Saddle
+from legato.running import Run, Stop, Trace
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Piggyback(FixedPointGradient):
 
     >>> weight = torch.tensor(0.25, requires_grad=True)
     >>> data = lg.SquaredNorm() + lg.Linear(-torch.tensor([0.0, 1.0]))
-    >>> problem = lg.Saddle(lg.Gradient(dims=(-1,)), lg.L1(weight).dual(), nonsmooth=data)
-    >>> x = lg.solve(problem, lg.PrimalDual(), gradient=lg.Piggyback(), stop=lg.Stop(500)).value
+    >>> problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(weight).dual(), nonsmooth=data)
+    >>> x = lg.solve(problem, lg.PrimalDual(), gradient=lg.Piggyback(), stop=lg.Stop(500)).x
     >>> x[1].backward()
     >>> weight.grad.round(decimals=3)  # x = (weight, 1 − weight)
     tensor(-1.)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._tree import Var
+from legato._support import tree
+from legato._support.tree import Var
 from legato.algorithms import Halves
 from legato.gradients.linearisation import pull_back
 

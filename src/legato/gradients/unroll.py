@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as checkpointed
 
-from legato import _tree as tree
-from legato.algorithms import Algorithm, Run, Stop, Trace, run
+from legato._support import tree
+from legato.algorithms import Algorithm
 from legato.errors import InputError
 from legato.gradients.base import Backward, GradientStrategy
+from legato.running import Run, Stop, Trace, run
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Unroll(GradientStrategy):
     >>> data = lg.LeastSquares(torch.diag(torch.tensor([1.0, 0.7])), torch.tensor([3.0, 2.0]))
     >>> problem = lg.Composite(data, lg.L1(weight))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Unroll(checkpoint="sqrt"))
-    >>> solution.value.sum().backward()
+    >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)
     tensor(-3.0410)
     """

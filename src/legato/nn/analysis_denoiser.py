@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from legato._files import replacing
-from legato._precision import full_precision
-from legato.algorithms import PrimalDual, Stop
+from legato._support.files import replacing
+from legato._support.precision import full_precision
+from legato.algorithms import PrimalDual
 from legato.errors import CheckpointError, InputError
 from legato.functions import Box, Linear, SquaredNorm
 from legato.geometry import Euclidean, Geometry, Interval
@@ -23,7 +23,8 @@ from legato.nn.inputs import require_finite, require_image, require_iterations, 
 from legato.nn.noise import noise_level
 from legato.operators import Convolution
 from legato.problems import Saddle
-from legato.solve import solve
+from legato.running import Stop
+from legato.solving import solve
 
 _KEY = "legato_analysis_denoiser"
 
@@ -36,8 +37,8 @@ class AnalysisDenoiserOutput:
     was solved, without the constant ½‖y‖². Reference: :class:`AnalysisDenoiser`.
     """
 
-    value: Tensor
-    dual: Tensor
+    x: Tensor
+    y: Tensor
     problem: Saddle
     image: Tensor
 
@@ -45,9 +46,9 @@ class AnalysisDenoiserOutput:
     def gap(self) -> Tensor:
         """The primal–dual gap, summed over the batch, as a sum of terms that are ≥ 0."""
         with torch.no_grad():
-            answers = self.problem.operator(self.value)
-            rest = self.value - self.image + self.problem.operator.adjoint(self.dual)
-            slack = self.problem.dual.conjugate(answers) - (answers * self.dual).sum()
+            answers = self.problem.operator(self.x)
+            rest = self.x - self.image + self.problem.operator.adjoint(self.y)
+            slack = self.problem.dual.conjugate(answers) - (answers * self.y).sum()
             return slack + 0.5 * rest.square().sum()
 
 
@@ -165,8 +166,8 @@ class AnalysisDenoiser(nn.Module):
             )
             stop = Stop(self.iterations)
             done = solve(problem, algorithm, image, gradient=self.gradient, stop=stop)
-            assert isinstance(done.dual, Tensor)
-            return AnalysisDenoiserOutput(done.value, done.dual, problem, image)
+            assert isinstance(done.y, Tensor)
+            return AnalysisDenoiserOutput(done.x, done.y, problem, image)
 
     def _require_image(self, image: Tensor) -> None:
         require_image(image, volumes=False)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato._checks import values_readable
+from legato._support.checks import values_readable
 from legato.errors import InputError, NonFiniteGradientWarning
 
 

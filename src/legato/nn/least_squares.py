@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from legato._checks import require_sound_data
+from legato._support.checks import require_sound_data
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError
 from legato.functions import Function, LeastSquares, NonNegative, Simplex, prox, strong_convexity
@@ -19,7 +19,7 @@ from legato.nn.lower_level import require_stop, require_strategy, solve_lower_le
 from legato.nn.units import Units
 from legato.operators import Convolution, Dense, Operator
 from legato.problems import Composite
-from legato.solve import Solution
+from legato.solving import Solution
 
 
 @dataclass
@@ -33,7 +33,7 @@ class LeastSquaresOutput:
     True
     """
 
-    value: Tensor
+    x: Tensor
     problem: Composite
     solution: Solution
 
@@ -41,7 +41,7 @@ class LeastSquaresOutput:
     def violation(self) -> Tensor:
         """The largest entry of x − proj(x − A*(Ax − b)), in any geometry; zero at a solution."""
         with torch.no_grad():
-            x = self.value.detach()
+            x = self.x.detach()
             moved = x - self.problem.smooth.grad(x)
             return (x - prox(self.problem.nonsmooth, Euclidean(), moved, 1.0)).abs().amax()
 
@@ -92,7 +92,7 @@ class _ConstrainedLeastSquares(nn.Module):
             done = self._solve_in_units(smooth, x0)
         else:
             done = self._solve(smooth, self._algorithm(operator), x0)
-        return LeastSquaresOutput(done.value, problem, done)
+        return LeastSquaresOutput(done.x, problem, done)
 
     def _solve(
         self, smooth: LeastSquares, algorithm: ForwardBackward, x0: Tensor | None
@@ -150,7 +150,7 @@ class NonNegativeLeastSquares(_ConstrainedLeastSquares):
     that ``iterations`` do not reach is warned about. ``gradient`` is any strategy (default Unroll).
     Reference: Lawson and Hanson (1974); Section 6 of Ochs et al. (2016).
 
-    >>> NonNegativeLeastSquares()(torch.eye(2), torch.tensor([1.0, -1.0])).value
+    >>> NonNegativeLeastSquares()(torch.eye(2), torch.tensor([1.0, -1.0])).x
     tensor([1., 0.])
     """
 
@@ -179,7 +179,7 @@ class SimplexLeastSquares(_ConstrainedLeastSquares):
     Arguments as for :class:`NonNegativeLeastSquares`; Entropy takes exponentiated-gradient steps of
     constant size. Reference: Heinz and Chang (2001); Kivinen and Warmuth (1997).
 
-    >>> SimplexLeastSquares()(torch.eye(2), torch.tensor([1.0, 0.5])).value
+    >>> SimplexLeastSquares()(torch.eye(2), torch.tensor([1.0, 0.5])).x
     tensor([0.7500, 0.2500])
     """
 

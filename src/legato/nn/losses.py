@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from legato._checks import values_readable
+from legato._support.checks import values_readable
 from legato.errors import InputError
 from legato.nn.potts import PottsOutput
 

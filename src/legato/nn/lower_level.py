@@ -5,15 +5,16 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from legato import _tree as tree
-from legato._checks import as_number
-from legato._precision import full_precision
-from legato.algorithms import Algorithm, Stop
+from legato._support import tree
+from legato._support.checks import as_number
+from legato._support.precision import full_precision
+from legato.algorithms import Algorithm
 from legato.errors import InputError, NotConvergedWarning
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
 from legato.nn.inputs import require_iterations
-from legato.solve import Solution, solve
+from legato.running import Stop
+from legato.solving import Solution, solve
 
 
 def require_strategy(gradient: GradientStrategy | None) -> GradientStrategy:

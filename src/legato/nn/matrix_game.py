@@ -17,7 +17,7 @@ from legato.nn.inputs import require_finite, watch_gradient
 from legato.nn.lower_level import require_stop, require_strategy, solve_lower_level
 from legato.operators import Dense
 from legato.problems import Saddle
-from legato.solve import Solution
+from legato.solving import Solution
 
 
 @dataclass
@@ -112,8 +112,8 @@ class MatrixGame(nn.Module):
         done = solve_lower_level(
             problem, algorithm, start, self.gradient, self.stop, type(self).__name__
         )
-        assert isinstance(done.dual, Tensor)
-        return MatrixGameOutput(done.value, done.dual, payoffs, problem, done)
+        assert isinstance(done.y, Tensor)
+        return MatrixGameOutput(done.x, done.y, payoffs, problem, done)
 
     def _strategy(self) -> Function:
         return Simplex() + NegativeEntropy(self.epsilon) if self.epsilon > 0 else Simplex()

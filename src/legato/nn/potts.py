@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from legato._checks import as_number
-from legato._precision import full_precision
+from legato._support.checks import as_number
+from legato._support.precision import full_precision
 from legato.errors import GradientError, InputError, StepError
 from legato.gradients import GradientStrategy, Unroll
 from legato.nn.inputs import (
@@ -67,7 +67,7 @@ class PottsOutput:
         return torch.log_softmax(self.state.mirror, 1)
 
     @property
-    def dual(self) -> Tensor:
+    def y(self) -> Tensor:
         """p = tanh b, the dual variable, in [−1, 1]."""
         return torch.tanh(self.state.dual)
 
@@ -80,7 +80,7 @@ class PottsOutput:
     def gap(self) -> Tensor:
         """The primal–dual gap, summed over the batch: by at most this the energy is too large."""
         with torch.no_grad():
-            return self.problem.gap(self.probabilities, self.dual)
+            return self.problem.gap(self.probabilities, self.y)
 
     @cached_property
     def energy(self) -> Tensor:

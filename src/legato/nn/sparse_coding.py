@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from legato.algorithms import ForwardBackward, Nesterov
 from legato.errors import InputError
-from legato.functions import L1, LeastSquares, OneHomogeneous
+from legato.functions import L1, AsymmetricL1, LeastSquares
 from legato.gradients import GradientStrategy
 from legato.nn.inputs import cheap_to_read, require_finite, require_like, watch_gradient
 from legato.nn.lower_level import require_stop, require_strategy, solve_lower_level
 from legato.operators import Dense
 from legato.problems import Composite
-from legato.solve import Solution
+from legato.solving import Solution
 
 
 @dataclass
@@ -33,7 +33,7 @@ class SparseCodingOutput:
     (torch.Size([4, 3]), True)
     """
 
-    value: Tensor
+    x: Tensor
     signals: Tensor
     dictionary: Tensor
     weight: Tensor
@@ -43,7 +43,7 @@ class SparseCodingOutput:
     @property
     def reconstruction(self) -> Tensor:
         """Dz (…, features)."""
-        return self.value @ self.dictionary.mT
+        return self.x @ self.dictionary.mT
 
     @cached_property
     def gap(self) -> Tensor:
@@ -56,7 +56,7 @@ class SparseCodingOutput:
             top = answers.amax(-1, keepdim=True).clamp(min=0)
             scale = (self.weight / torch.where(top > 0, top, torch.ones_like(top))).clamp(max=1)
             dual = rest * torch.where(top > 0, scale, torch.ones_like(scale))
-            primal = 0.5 * rest.square().sum(-1) + self.weight * self.value.abs().sum(-1)
+            primal = 0.5 * rest.square().sum(-1) + self.weight * self.x.abs().sum(-1)
             return primal - (self.signals * dual).sum(-1) + 0.5 * dual.square().sum(-1)
 
 
@@ -73,7 +73,7 @@ class SparseCoding(nn.Module):
     (2012), task-driven dictionary learning.
 
     >>> coder = SparseCoding(atoms=5, features=3, weight=0.5, nonnegative=True)
-    >>> codes = coder(torch.randn(4, 3)).value
+    >>> codes = coder(torch.randn(4, 3)).x
     >>> codes.shape, bool((codes >= 0).all())
     (torch.Size([4, 5]), True)
     """
@@ -143,14 +143,14 @@ class SparseCoding(nn.Module):
         require_finite(self.log_weight, "The logarithm of the weight")
         D = watch_gradient(self.dictionary, "the dictionary")
         w = watch_gradient(self.weight, "the weight")
-        penalty = OneHomogeneous(-math.inf, w) if self.nonnegative else L1(w)
+        penalty = AsymmetricL1(-math.inf, w) if self.nonnegative else L1(w)
         data = watch_gradient(signals, "signals")
         problem = Composite(LeastSquares(Dense(D), data), penalty)
         algorithm = ForwardBackward(inertia=Nesterov())
         done = solve_lower_level(
             problem, algorithm, None, self.gradient, self.stop, type(self).__name__
         )
-        return SparseCodingOutput(done.value, signals, D, w, problem, done)
+        return SparseCodingOutput(done.x, signals, D, w, problem, done)
 
 
 def _norms(atoms: Tensor, name: str) -> Tensor:

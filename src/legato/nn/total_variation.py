@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from legato._precision import full_precision, power_of_two_near
+from legato._support.precision import full_precision, power_of_two_near
 from legato.errors import InputError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
@@ -37,8 +37,8 @@ class TotalVariationOutput:
     the data of the ``problem`` that was solved. Reference: :class:`TotalVariation`.
     """
 
-    value: Tensor
-    dual: Tensor
+    x: Tensor
+    y: Tensor
     kernel: str
     image: Tensor
     weight: Tensor
@@ -56,15 +56,15 @@ class TotalVariationOutput:
         Also ½‖u − u*‖² is at most this, the energy being strongly convex.
         """
         with torch.no_grad():
-            data = (self.image, self.weight, self.value, self.dual)
+            data = (self.image, self.weight, self.x, self.y)
             image, weight, value, dual = (t.detach().double() for t in data)
-            return gap(image, weight, self.coupling, value, dual).to(self.value.dtype)
+            return gap(image, weight, self.coupling, value, dual).to(self.x.dtype)
 
     @cached_property
     def energy(self) -> Tensor:
         """½‖u − y‖² + Σ λ|∇u|, summed over the batch."""
-        slope = self.problem.operator(self.value)
-        fidelity = 0.5 * (self.value - self.image).square().sum()
+        slope = self.problem.operator(self.x)
+        fidelity = 0.5 * (self.x - self.image).square().sum()
         return fidelity + self.problem.dual.conjugate(slope)
 
 
@@ -147,7 +147,7 @@ class TotalVariation(nn.Module):
     def _solve(self, image: Tensor, w: Tensor, dual: Tensor | None) -> tuple[str, Tensor, Tensor]:
         if isinstance(self.gradient, Unroll):
             name, done = self._unroll(image, w, dual)
-            return name, done.value, done.dual
+            return name, done.x, done.y
         if not isinstance(self.gradient, FixedPointGradient):
             solved = by_engine(image, w, self.coupling, dual, self.iterations, self.gradient)
             return ("reference", *solved)
@@ -156,7 +156,7 @@ class TotalVariation(nn.Module):
             with torch.no_grad():
                 dual = kernel(
                     image, w, iterations=self.iterations - 1, coupling=self.coupling, dual=dual
-                ).dual
+                ).y
         elif dual is None:
             dual = image.new_zeros((*image.shape[:2], image.ndim - 2, *image.shape[2:]))
         return (name, *attach(image, w, self.coupling, dual, self.gradient))
@@ -171,7 +171,7 @@ class TotalVariation(nn.Module):
                 early = kernel(image, w, iterations=skipped, coupling=self.coupling, dual=dual)
             return name, kernel(
                 image, w, iterations=last, coupling=self.coupling,
-                dual=early.dual, previous=early.previous, first=skipped,
+                dual=early.y, previous=early.previous, first=skipped,
             )  # fmt: skip
         if interval == "sqrt":
             interval = math.ceil(math.sqrt(self.iterations))

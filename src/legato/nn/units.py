@@ -12,7 +12,7 @@ from legato.errors import StepError
 from legato.functions import LeastSquares
 from legato.geometry import Burg, Geometry
 from legato.operators import Dense
-from legato.solve import Solution
+from legato.solving import Solution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,4 +71,4 @@ class Units:
         """
         shrinks = self.data if isinstance(geometry, Burg) else self.operator
         step = done.steps["step"].double() / shrinks / self.data
-        return dataclasses.replace(done, value=done.value * self.point, steps={"step": step})
+        return dataclasses.replace(done, x=done.x * self.point, steps={"step": step})

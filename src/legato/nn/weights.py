@@ -49,7 +49,7 @@ class ContrastWeights(nn.Module):
         if image.ndim < 4:
             raise InputError(f"image must have shape (B, C, *spatial), not {tuple(image.shape)}.")
         directions = offsets(image.ndim - 2, self.neighbours)
-        square = Differences(directions)(image).square().sum(1, keepdim=True)
+        square = Differences(offsets=directions)(image).square().sum(1, keepdim=True)
         # The root of 0 has no derivative; images are data, so a tiny shift does no harm.
         contrast = torch.sqrt(square + 1e-12)
         return self.beta * (self.epsilon + (1 - self.epsilon) * torch.exp(-self.kappa * contrast))

@@ -4,7 +4,7 @@ from legato.operators.base import Operator, lanczos_norm
 from legato.operators.convolution import Convolution
 from legato.operators.dense import Dense
 from legato.operators.diagonal import Diagonal, Identity
-from legato.operators.gradient import Differences, Gradient
+from legato.operators.differences import Differences
 from legato.operators.stack import Stack
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "Dense",
     "Diagonal",
     "Differences",
-    "Gradient",
     "Identity",
     "Operator",
     "Stack",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._tree import Var, tree_map
+from legato._support import tree
+from legato._support.tree import Var, tree_map
 from legato.errors import InputError
 
 
@@ -19,7 +19,7 @@ class Operator(ABC):
 
     Leading axes beyond those the operator acts on are batches. Reference: Chambolle, Pock (2011).
 
-    >>> K = lg.Gradient(dims=(-1,)) @ lg.Diagonal(torch.tensor([1.0, 2.0, 3.0]))
+    >>> K = lg.Differences(dims=(-1,)) @ lg.Diagonal(torch.tensor([1.0, 2.0, 3.0]))
     >>> x, y = torch.randn(3), torch.randn(1, 3)
     >>> torch.allclose((K(x) * y).sum(), (x * K.adjoint(y)).sum(), atol=1e-5)
     True

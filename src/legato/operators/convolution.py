@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from legato._tree import Var
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator, lanczos_norm
 

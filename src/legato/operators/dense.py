@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato._checks import values_readable
-from legato._tree import Var
+from legato._support.checks import values_readable
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator, lanczos_norm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from legato._tree import Var, tree_map
+from legato._support.tree import Var, tree_map
 from legato.errors import InputError
 from legato.operators.base import Operator
 
@@ -18,7 +18,7 @@ class Stack(Operator):
     Its dual variable is a tuple: use :class:`~legato.Product` and :class:`~legato.Separable`.
     Reference: Condat (2013).
 
-    >>> K = lg.Stack(lg.Identity(), lg.Gradient(dims=(-1,)))
+    >>> K = lg.Stack(lg.Identity(), lg.Differences(dims=(-1,)))
     >>> K(torch.tensor([1.0, 3.0]))
     (tensor([1., 3.]), tensor([[2., 0.]]))
     """

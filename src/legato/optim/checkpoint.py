@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.errors import CheckpointError, CheckpointWarning, InputError
 
 _FORMAT = 1

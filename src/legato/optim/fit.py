@@ -62,7 +62,7 @@ def fit(
     >>> def loss(level):  # choose the penalty for which x = 1.5
     ...     data = lg.LeastSquares(torch.eye(1), torch.tensor([3.0]))
     ...     problem = lg.Composite(data, lg.L1(weight.exp()))
-    ...     x = level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).value
+    ...     x = level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).x
     ...     return (x - 1.5).square().sum()
     >>> result = lg.fit(loss, [weight], lg.optim.IPiano, steps=30)
     >>> weight.exp().detach().round(decimals=2)

@@ -113,7 +113,7 @@ class MAID(Inexact):
     ...     problem = lg.Composite(lg.Quadratic(torch.eye(1), -theta))
     ...     stop = lg.Stop(999, tol=1e-8)
     ...     x = level.solve(problem, lg.ForwardBackward(0.5), gradient=lg.Implicit(), stop=stop)
-    ...     return (x.value - 1).square().sum()
+    ...     return (x.x - 1).square().sum()
     >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=15, inexact=lg.optim.MAID())
     >>> theta.detach().round(decimals=1)
     tensor([1.])

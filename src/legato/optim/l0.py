@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato._checks import require_nonnegative
-from legato._tree import Var
+from legato._support.checks import require_nonnegative
+from legato._support.tree import Var
 from legato.functions import Function, register_prox
 from legato.geometry import Euclidean
 

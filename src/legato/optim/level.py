@@ -12,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import as_number, require_sound_data
-from legato._tree import Var
-from legato.algorithms import Algorithm, Stop
+from legato._support import tree
+from legato._support.checks import as_number, require_sound_data
+from legato._support.tree import Var
+from legato.algorithms import Algorithm
 from legato.algorithms.forward_backward import ForwardBackwardState, InertialState
 from legato.algorithms.primal_dual import PrimalDualState
 from legato.errors import GradientError, NotConvergedWarning
 from legato.gradients import Backward, FixedPoint, GradientStrategy, Implicit, Piggyback
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.solve import Solution, solve
+from legato.running import Stop
+from legato.solving import Solution, solve
 
 UNKNOWN_GAP = 0.1
 """1 − ρ, as long as nothing is known of the contraction rate ρ."""
@@ -68,7 +69,7 @@ class Level:
 
     >>> level = legato.optim.Level()
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([3.0])), lg.L1(1.0))
-    >>> level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).value
+    >>> level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).x
     tensor([2.])
     """
 
@@ -206,9 +207,9 @@ def _watch(solution: Solution) -> list[float]:
     def note(cotangent: Tensor) -> None:
         norms.append(float(torch.linalg.vector_norm(cotangent.detach())))
 
-    parts = tree.leaves(solution.value)
-    if solution.dual is not None:
-        parts = parts + tree.leaves(solution.dual)
+    parts = tree.leaves(solution.x)
+    if solution.y is not None:
+        parts = parts + tree.leaves(solution.y)
     for tensor in parts:
         if tensor.requires_grad:
             tensor.register_hook(note)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from legato._files import write_text
+from legato._support.files import write_text
 from legato.errors import InputError
 from legato.studies.provenance import provenance
 

@@ -121,7 +121,7 @@ def test_the_solver_computes_in_float32_under_autocast(weights):
     assert [t.dtype for t in seen["inputs"]] == [torch.float32] * 2
     assert found.output.probabilities.dtype == torch.float32
     assert found.output.log_probabilities.dtype == torch.float32
-    assert found.output.dual.dtype == torch.float32
+    assert found.output.y.dtype == torch.float32
     with torch.no_grad():
         model.layer.potts.register_forward_hook(lambda *args: None)
         again = model.layer.potts(*(t.detach() for t in seen["inputs"])).probabilities

@@ -21,9 +21,9 @@ def test_formula(n, step):
 def test_the_interval_says_the_same(x0):
     """Interval's entropy is a quarter of the simplex's: a quarter of the step."""
     problem = lg.Composite(lg.Linear(THETA), lg.Box(0.0, 1.0))
-    algorithm = lg.ForwardBackward(step=0.3 / 4, geometry=lg.Interval(0.0, 1.0))
+    algorithm = lg.ForwardBackward(step_size=0.3 / 4, geometry=lg.Interval(0.0, 1.0))
     start = torch.full_like(THETA, x0)
-    found = lg.solve(problem, algorithm, start, stop=lg.Stop(7)).value
+    found = lg.solve(problem, algorithm, start, stop=lg.Stop(7)).x
     expected = [closed_form(t, 7, 0.3, x0) for t in THETA.tolist()]
     assert found.tolist() == pytest.approx(expected, rel=1e-12)
 

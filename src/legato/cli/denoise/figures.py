@@ -115,7 +115,7 @@ def _panels(
     return {
         "clean": clean,
         "noisy": y,
-        "TV, one λ": TotalVariation(300)(y, weight).value,
+        "TV, one λ": TotalVariation(300)(y, weight).x,
         "TV, λ(y)": maps(y),
         "λ(y)": maps.weights(y),
         "filters": models["filters"](y),

@@ -35,7 +35,7 @@ def evaluate(
     is none.
     """
     with plainly():
-        from legato._files import write_text
+        from legato._support.files import write_text
         from legato.cli.segment.choices import device_of, own_network, precision_of
         from legato.cli.segment.data_source import open_for_model
         from legato.studies.provenance import provenance

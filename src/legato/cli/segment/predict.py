@@ -85,7 +85,7 @@ def _names(images: list[Path]) -> dict[Path, str]:
 def _write(folder: Path, name: str, image: Tensor, labels: Tensor, palette: Any) -> None:
     from PIL import Image
 
-    from legato._files import replacing
+    from legato._support.files import replacing
     from legato.cli.segment.colours import overlay
 
     coded = Image.fromarray(labels.numpy()).convert("P")

@@ -58,7 +58,7 @@ def table(
     table.md and a figure.
     """
     with plainly("Interrupted. The same command goes on from here."):
-        from legato._files import write_text
+        from legato._support.files import write_text
         from legato.cli.segment.choices import device_of, listed, precision_of, vgg_file
         from legato.cli.segment.data_source import open_split, source_of
         from legato.cli.segment.run_settings import require_same

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from legato._checks import inside_functional_transform
+from legato._support.checks import inside_functional_transform
 from legato.errors import GradientError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from legato._compiling import constant_when_compiled
+from legato._support.compiling import constant_when_compiled
 from legato.nn.kernels.choice import Layer
 from legato.nn.kernels.potts_iterates import PottsIterates
 

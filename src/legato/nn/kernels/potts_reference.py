@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from legato.algorithms import Average, PrimalDual, Stop
+from legato.algorithms import Average, PrimalDual
 from legato.algorithms.primal_dual import AveragedState, PrimalDualState, Steps
 from legato.functions import Box, Linear, NegativeEntropy, Simplex
 from legato.geometry import Entropy, Interval
@@ -16,7 +16,8 @@ from legato.nn.kernels.neighbourhood import Offset, offsets
 from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
 from legato.operators import Differences
 from legato.problems import Saddle
-from legato.solve import solve
+from legato.running import Stop
+from legato.solving import solve
 
 
 def model(cost: Tensor, weights: Tensor, directions: Sequence[Offset], epsilon: float) -> Saddle:
@@ -24,7 +25,9 @@ def model(cost: Tensor, weights: Tensor, directions: Sequence[Offset], epsilon: 
     term = Simplex(dim=1 - cost.ndim) + Linear(cost)
     if epsilon > 0:
         term = term + NegativeEntropy(epsilon)
-    return Saddle(Differences(tuple(directions), weights), Box(-1.0, 1.0), nonsmooth=term)
+    return Saddle(
+        Differences(offsets=tuple(directions), weights=weights), Box(-1.0, 1.0), nonsmooth=term
+    )
 
 
 def algorithm(tau: Tensor, sigma: Tensor, average: bool = False) -> PrimalDual:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from legato._checks import values_readable, wide_norm
+from legato._support.checks import values_readable, wide_norm
 from legato.errors import InexactGradientWarning
 
 TRUSTED = 200

@@ -20,8 +20,8 @@ class Coupling(NamedTuple):
 class TVIterates(NamedTuple):
     """The last iterates: u = y − ∇ᵀp (B, C, *spatial), p and the one before (B, C, E, *spatial)."""
 
-    value: Tensor
-    dual: Tensor
+    x: Tensor
+    y: Tensor
     previous: Tensor
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from legato._tree import Var
-from legato.algorithms import ForwardBackward, Nesterov, PrimalDual, Stop
+from legato._support.tree import Var
+from legato.algorithms import ForwardBackward, Nesterov, PrimalDual
 from legato.algorithms.forward_backward import ForwardBackwardState, InertialState
 from legato.algorithms.primal_dual import PrimalDualState, Steps
 from legato.functions import Box, Function, L2Ball, LeastSquares, Linear, SquaredNorm
@@ -21,16 +21,17 @@ from legato.nn.kernels.tv_iterates import (
     require_edges,
     step_size,
 )
-from legato.operators import Gradient, Operator
+from legato.operators import Differences, Operator
 from legato.problems import Composite, Saddle
-from legato.solve import solve
+from legato.running import Stop
+from legato.solving import solve
 
 
 @dataclass(frozen=True, eq=False)
 class _Flat(Operator):
     """∇ with its channels and directions on one axis, (B, C·E, *spatial), for a norm over both."""
 
-    gradient: Gradient
+    gradient: Differences
     channels: int
 
     @property
@@ -53,7 +54,7 @@ class _Terms:
     def __init__(self, image: Tensor, w: Tensor, coupling: Coupling) -> None:
         self.image = image
         axes = image.dim() - 2
-        gradient = Gradient(dims=tuple(range(-axes, 0)))
+        gradient = Differences(dims=tuple(range(-axes, 0)))
         self.flat = coupling.directions and coupling.channels
         self.operator: Operator = _Flat(gradient, image.shape[1]) if self.flat else gradient
         if self.flat:
@@ -156,11 +157,11 @@ def attach(
         at = PrimalDualState(u, p, u, p, Steps((), ()))
         problem = model(image, w, coupling)
         done = solve(problem, PrimalDual(step, step), at, gradient=gradient, stop=Stop(1))
-        assert isinstance(done.dual, Tensor)
-        return done.value, terms.unpack(done.dual)
+        assert isinstance(done.y, Tensor)
+        return done.x, terms.unpack(done.y)
     state = ForwardBackwardState(p, p, ())
     algorithm = ForwardBackward(step_size(axes))
-    p = solve(terms.dual_problem(), algorithm, state, gradient=gradient, stop=Stop(1)).value
+    p = solve(terms.dual_problem(), algorithm, state, gradient=gradient, stop=Stop(1)).x
     return terms.value(p), terms.unpack(p)
 
 
@@ -181,4 +182,4 @@ def by_engine(
     algorithm = ForwardBackward(step_size(axes), inertia=Nesterov(RESTART))
     start = terms.pack(dual)
     p = solve(terms.dual_problem(), algorithm, start, gradient=gradient, stop=Stop(iterations))
-    return terms.value(p.value), terms.unpack(p.value)
+    return terms.value(p.x), terms.unpack(p.x)

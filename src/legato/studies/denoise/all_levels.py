@@ -32,7 +32,7 @@ def score_all_levels(
     """For each σ (of 255) and test set, with σ given."""
     return {
         f"{sigma:g}": {
-            test: score(lambda y, s=sigma: denoiser(y, s / 255).value, images, sigma / 255, device)  # type: ignore[misc]
+            test: score(lambda y, s=sigma: denoiser(y, s / 255).x, images, sigma / 255, device)  # type: ignore[misc]
             for test, images in sets.tests.items()
         }
         for sigma in sigmas

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato.diagnose import peak_bytes
+from legato.diagnostics import peak_bytes
 from legato.errors import LegatoWarning
 from legato.gradients import GMRES, GradientStrategy, Implicit, Piggyback, Unroll
 from legato.nn import AnalysisDenoiser
@@ -98,7 +98,7 @@ def _denoiser(settings: ComparisonSettings, gradient: GradientStrategy) -> Analy
 
 
 def _loss(denoiser: AnalysisDenoiser, noisy: Tensor, clean: Tensor) -> Tensor:
-    return 10 * (denoiser(noisy).value - clean).square().mean().log10()
+    return 10 * (denoiser(noisy).x - clean).square().mean().log10()
 
 
 def _first_gradient(denoiser: AnalysisDenoiser, noisy: Tensor, clean: Tensor) -> Tensor:

@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from legato.algorithms import PrimalDual, Stop
+from legato.algorithms import PrimalDual
 from legato.functions import Box, Linear, SquaredNorm
 from legato.gradients import GradientStrategy, Unroll
 from legato.nn import AnalysisDenoiser, TotalVariation
 from legato.operators import Convolution
 from legato.problems import Saddle
-from legato.solve import solve
+from legato.running import Stop
+from legato.solving import solve
 
 
 class WeightMaps(nn.Module):
@@ -60,7 +61,7 @@ class MappedTotalVariation(nn.Module):
         return (self.log_weight + self.maps(image, self.sigma)).exp()
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.solver(image, self.weights(image)).value
+        return self.solver(image, self.weights(image)).x
 
 
 class Analysis(nn.Module):
@@ -71,7 +72,7 @@ class Analysis(nn.Module):
         self.denoiser = denoiser
 
     def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
-        return self.denoiser(image, sigma).value
+        return self.denoiser(image, sigma).x
 
 
 class MappedAnalysis(nn.Module):
@@ -97,7 +98,7 @@ class MappedAnalysis(nn.Module):
         problem = Saddle(operator, Box(-w, w), nonsmooth=SquaredNorm() + Linear(-image))
         algorithm = PrimalDual(balance=self.filters.balance, norm=operator.norm(image))
         stop = Stop(self.filters.iterations)
-        value = solve(problem, algorithm, image, gradient=self.gradient, stop=stop).value
+        value = solve(problem, algorithm, image, gradient=self.gradient, stop=stop).x
         assert isinstance(value, Tensor)
         return value
 

@@ -50,7 +50,7 @@ class TotalVariationLoss:
         return float(loss.detach()), float(slope)
 
     def _at(self, log_weight: Tensor) -> Tensor:
-        found = self.solver(self.noisy, log_weight.exp()).value
+        found = self.solver(self.noisy, log_weight.exp()).x
         error = (found.double() - self.clean.double()).square().mean((1, 2, 3))
         return 10 * error.log10().mean()
 

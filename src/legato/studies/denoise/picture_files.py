@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.errors import InputError
 from legato.studies.segment.data.errors import DataError
 from legato.studies.segment.data.image_files import open_image, read_bytes

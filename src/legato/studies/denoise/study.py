@@ -98,7 +98,7 @@ def _one_weight(
 
 def _total_variation(solver: TotalVariation, weight: float) -> Denoise:
     def denoise(image: Tensor) -> Tensor:
-        return solver(image, weight).value
+        return solver(image, weight).x
 
     return denoise
 

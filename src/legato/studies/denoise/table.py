@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.errors import InputError
 from legato.studies.denoise.all_levels import score_all_levels, train_all_levels
 from legato.studies.denoise.comparisons import (

@@ -13,7 +13,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.errors import CheckpointError, CheckpointWarning
 from legato.studies.segment.settings import ModelSettings, Recipe
 

@@ -12,7 +12,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from legato._files import write_text
+from legato._support.files import write_text
 from legato.errors import CheckpointWarning
 
 COLUMNS = ("epoch", "loss", "accuracy", "iou", "lr", "seconds")

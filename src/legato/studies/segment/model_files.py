@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.errors import CheckpointError, InputError
 from legato.studies.segment.global_layer import Segmenter
 from legato.studies.segment.model import attach, build

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.errors import InputError
 from legato.studies.run_folder import RunFolder
 from legato.studies.segment.data import Dataset, Sample, Split

@@ -32,7 +32,7 @@ def solve_accurately(
 ) -> torch.Tensor:
     """x*(θ) for a vector of θ by projected gradient steps."""
     stop = lg.Stop(iterations=5000, tol=1e-15)
-    return lg.solve(toy.problem(theta), lg.ForwardBackward(), gradient=gradient, stop=stop).value
+    return lg.solve(toy.problem(theta), lg.ForwardBackward(), gradient=gradient, stop=stop).x
 
 
 def energies(toy: Toy, method: str, theta: float, iterations: int = FORWARD) -> list[float]:
@@ -48,5 +48,5 @@ def energies(toy: Toy, method: str, theta: float, iterations: int = FORWARD) -> 
         for _ in range(iterations):
             solution = lg.solve(problem, algorithm, point, stop=lg.Stop(1))
             point = solution.state  # continues where the last iteration ended
-            gaps.append(float(energy(solution.value) - least))
+            gaps.append(float(energy(solution.x) - least))
     return gaps

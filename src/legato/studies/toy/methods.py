@@ -37,16 +37,16 @@ def _smoothed(toy: Toy, theta: torch.Tensor) -> lg.Composite:
 
 
 def _projected(toy: Toy, theta: float) -> lg.ForwardBackward:
-    return lg.ForwardBackward(step=toy.projected_steps[theta])
+    return lg.ForwardBackward(step_size=toy.projected_steps[theta])
 
 
 def _bregman(toy: Toy, theta: float) -> lg.ForwardBackward:
-    return lg.ForwardBackward(step=toy.bregman_step, geometry=lg.Entropy())
+    return lg.ForwardBackward(step_size=toy.bregman_step, geometry=lg.Entropy())
 
 
 def _line_search(toy: Toy, theta: float) -> lg.ForwardBackward:
     # The barrier's gradient is not Lipschitz: no constant step is safe.
-    return lg.ForwardBackward(step=lg.Backtracking())
+    return lg.ForwardBackward(step_size=lg.Backtracking())
 
 
 def _unroll(back: int) -> lg.GradientStrategy:
@@ -109,6 +109,6 @@ def estimate(
             gradient=chosen.gradient(forward if back is None else back),
             stop=lg.Stop(forward),
         )
-        (gradient,) = torch.autograd.grad(toy.loss(solution.value).sum(), parameter)
+        (gradient,) = torch.autograd.grad(toy.loss(solution.x).sum(), parameter)
     said = tuple(dict.fromkeys(str(w.message) for w in caught))
-    return Estimate(float(gradient), float(solution.value.detach()), said)
+    return Estimate(float(gradient), float(solution.x.detach()), said)

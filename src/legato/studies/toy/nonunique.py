@@ -35,9 +35,9 @@ def entropic_steps(theta: Tensor, iterations: int, step: float = STEP) -> Tensor
     """
     cost = torch.stack([theta, torch.zeros_like(theta)], dim=-1)
     start = torch.tensor([START, 1 - START], dtype=theta.dtype).expand_as(cost)
-    algorithm = lg.ForwardBackward(step=step, geometry=lg.Entropy())
+    algorithm = lg.ForwardBackward(step_size=step, geometry=lg.Entropy())
     problem = lg.Composite(lg.Linear(cost), lg.Simplex())
-    return lg.solve(problem, algorithm, start, stop=lg.Stop(iterations)).value[..., 0]
+    return lg.solve(problem, algorithm, start, stop=lg.Stop(iterations)).x[..., 0]
 
 
 def closed_form(theta: float, iterations: int, step: float = STEP, x0: float = START) -> float:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.studies.segment.data.errors import DataWarning
 
 Encoded = dict[str, tuple[bytes, bytes]]

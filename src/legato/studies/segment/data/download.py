@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from legato._files import replacing
+from legato._support.files import replacing
 from legato.studies.segment.data.errors import DataError
 from legato.studies.segment.data.verify import verify_stanford
 

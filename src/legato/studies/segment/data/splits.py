@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from legato._files import write_text
+from legato._support.files import write_text
 from legato.studies.segment.data.errors import DataError, some
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from legato.diagnose import PeakMemory, peak_bytes
+from legato.diagnostics import PeakMemory, peak_bytes
 
 KB = 1024
 

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from legato.algorithms import Algorithm, PrimalDual
-from legato.diagnose.adjoint import LARGEST_DENSE
+from legato.diagnostics.adjoint import LARGEST_DENSE
 from legato.gradients import (
     CG,
     GMRES,
     BiCGStab,
-    DenseSolver,
+    Direct,
     FixedPoint,
     Forward,
     GradientStrategy,
@@ -46,7 +46,7 @@ def candidates(
     if sum(p.numel() for p in params) <= CHEAP_FORWARD[0] and iterations <= CHEAP_FORWARD[1]:
         found.append(Forward(params))
     if size <= LARGEST_DENSE:
-        found.append(Implicit(DenseSolver()))
+        found.append(Implicit(Direct()))
     return found
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._checks import as_number
-from legato._tree import detach
+from legato._support.checks import as_number
+from legato._support.tree import detach
 from legato.algorithms.base import Algorithm, State
 from legato.errors import InputError
 

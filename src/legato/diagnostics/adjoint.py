@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato.diagnose.replica import Replica
+from legato._support import tree
+from legato.diagnostics.replica import Replica
 from legato.gradients import GMRES, Linearisation, spectral_radius
 
 LARGEST_DENSE = 256
@@ -32,7 +32,7 @@ class Adjoint:
     They are exact (``certified``) where the matrices are small, else upper bounds that hold except
     with probability (0.8·LUCK)^PROBES ≈ 5e-4. ``gradient`` is ∇L(w*). ``idle`` marks entries that
     no step moves and the loss does not see, such as the last differences of
-    :class:`~legato.Gradient`: A_x is the identity there, and they are left out of everything.
+    :class:`~legato.Differences`: A_x is the identity there, and they are left out of everything.
     Reference: Dixon (1983).
 
     >>> diagnosis.facts.amplification  # 1/(1 − ρ) for ρ = ½

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from legato import _tree as tree
-from legato._checks import as_number
-from legato.algorithms import Stop
-from legato.diagnose.setting import Setting
+from legato._support import tree
+from legato._support.checks import as_number
+from legato.diagnostics.setting import Setting
+from legato.running import Stop
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._tree import Var
+from legato._support import tree
+from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import InputError, NonFiniteLossError
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from legato.diagnose.complementarity import Margin
-from legato.diagnose.measure import Row
-from legato.diagnose.reference import Reference
-from legato.diagnose.strategies import label as strategy_label
-from legato.diagnose.uniqueness import Uniqueness
+from legato.diagnostics.complementarity import Margin
+from legato.diagnostics.measure import Row
+from legato.diagnostics.reference import Reference
+from legato.diagnostics.strategies import label as strategy_label
+from legato.diagnostics.uniqueness import Uniqueness
 from legato.gradients import GradientStrategy
 
 
@@ -23,7 +23,7 @@ class Sign(StrEnum):
 
     Reference: :func:`legato.diagnose`.
 
-    >>> from legato.diagnose import Sign
+    >>> from legato.diagnostics import Sign
     >>> sorted(sign.name for sign in Sign)[:2]
     ['DUAL_NOT_UNIQUE', 'LOW_PRECISION']
     """

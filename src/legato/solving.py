@@ -7,21 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import require_sound_data, values_readable
-from legato._precision import full_precision
-from legato._tree import Var
-from legato.algorithms import Algorithm, Stop, Trace
+from legato._support import tree
+from legato._support.checks import require_sound_data, values_readable
+from legato._support.precision import full_precision
+from legato._support.tree import Var
+from legato.algorithms import Algorithm
 from legato.errors import InputError
 from legato.gradients import Backward, GradientStrategy, Unroll
 from legato.problems import Composite, Saddle
+from legato.running import Stop, Trace
 
 
 @dataclass
 class Solution:
     """What :func:`solve` found, attached to the autograd graph.
 
-    ``value`` is x, ``dual`` is y where there is one, ``state`` continues the iteration when passed
+    ``y`` is the dual variable, where there is one, ``state`` continues the iteration when passed
     as x0. ``residual`` is ‖xᴺ − xᴺ⁻¹‖/max(1, ‖xᴺ‖); ``converged`` is None where no tolerance was
     asked for. ``steps`` are the step sizes used. ``backward`` is filled by ``.backward()``.
     Reference: :func:`solve`.
@@ -29,12 +30,12 @@ class Solution:
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
     >>> solution = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(50, tol=1e-6))
-    >>> solution.value, solution.converged, solution.steps["step"]
+    >>> solution.x, solution.converged, solution.steps["step"]
     (tensor([2., 0.]), True, tensor(1.0000))
     """
 
-    value: Var
-    dual: Var | None
+    x: Var
+    y: Var | None
     state: Any
     iterations: int
     residual: Tensor
@@ -65,7 +66,7 @@ def solve(
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> weight = torch.tensor(1.0, requires_grad=True)
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(weight))
-    >>> x = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).value
+    >>> x = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).x
     >>> x.sum().backward()
     >>> x.detach(), weight.grad  # x = (3 − weight, 0)
     (tensor([2., 0.]), tensor(-1.0000))
@@ -85,8 +86,8 @@ def solve(
     if values_readable():
         algorithm.require_sound(tree.detach(done.state))
     return Solution(
-        value=algorithm.solution(done.state),
-        dual=algorithm.dual(done.state),
+        x=algorithm.solution(done.state),
+        y=algorithm.dual(done.state),
         state=done.state,
         iterations=done.iterations,
         residual=done.residual,

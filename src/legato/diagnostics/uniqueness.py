@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import as_number
-from legato._tree import Var
+from legato._support import tree
+from legato._support.checks import as_number
+from legato._support.tree import Var
 from legato.algorithms import Algorithm, ForwardBackward, Nesterov, PrimalDual
 from legato.algorithms.forward_backward import InertialState
-from legato.diagnose.path import Path
-from legato.diagnose.setting import Setting
+from legato.diagnostics.path import Path
+from legato.diagnostics.setting import Setting
 from legato.errors import LegatoError
 
 
@@ -119,7 +119,7 @@ def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> tuple[Alg
         first = setting.algorithm
         if isinstance(first, ForwardBackward) and isinstance(first.inertia, Nesterov):
             # Momentum without restarts circles long around solutions that are not unique.
-            algorithm = ForwardBackward(first.rule, first.geometry, Nesterov(restart=True))
+            algorithm = ForwardBackward(first.step_size, first.geometry, Nesterov(restart=True))
             fresh = first.merge(path.start, start)
             return algorithm, fresh._replace(previous=fresh.mirror)
         return algorithm, start

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from legato import _tree as tree
-from legato._graph import leaves_behind
-from legato.diagnose.setting import Setting
+from legato._support import tree
+from legato._support.graph import leaves_behind
+from legato.diagnostics.setting import Setting
 
 LIBRARIES = {"torch", "legato", "numpy", "builtins", "functools", "math", "operator"}
 """Functions of these packages hold no data of the user's."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import torch
 
-from legato.algorithms import Stop
-from legato.diagnose.measure import Row
-from legato.diagnose.reference import Reference
-from legato.diagnose.report import Facts, Finding, Recommendation, Sign, size
-from legato.gradients import DenseSolver, Implicit, Unroll
+from legato.diagnostics.measure import Row
+from legato.diagnostics.reference import Reference
+from legato.diagnostics.report import Facts, Finding, Recommendation, Sign, size
+from legato.gradients import Direct, Implicit, Unroll
 from legato.gradients.fixed_point import FORWARD_TOLERANCE
+from legato.running import Stop
 
 ON_THE_CIRCLE = 1e-7
 """Distance of ρ from 1 that cannot be told from 0 in float64."""
@@ -172,7 +172,7 @@ def recommend(
 
 
 def _trusted(row: Row, tol: float) -> bool:
-    checker = isinstance(row.gradient, Implicit) and isinstance(row.gradient.solver, DenseSolver)
+    checker = isinstance(row.gradient, Implicit) and isinstance(row.gradient.solver, Direct)
     return row.error is not None and row.error <= tol and not row.warnings and not checker
 
 

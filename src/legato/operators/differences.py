@@ -1,4 +1,4 @@
-"""Finite differences on a grid: along axes, or towards any neighbours."""
+"""Finite differences on a grid, along axes or towards any neighbours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from legato._tree import Var
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator
 
@@ -32,18 +32,62 @@ class _Edges:
         self.to_tips = [p for step in reversed(offset) for p in (max(step, 0), max(-step, 0))]
 
 
-class _GridDifferences(Operator):
-    """What all finite differences share; ``_sign`` is +1 for the sums that bound |K|."""
+@dataclass(frozen=True, eq=False)
+class Differences(Operator):
+    r"""Finite differences on a grid, zero where the neighbour lies outside, with optional weights.
 
-    weights: Tensor | float | None
+    .. math:: (K u)_{k, i} = w_{k, i}\,(u_{i + o_k} − u_i)
+
+    An image (…, H, W) becomes (…, 2, H, W): the axis of directions k is inserted before the grid's
+    axes. ‖K‖ ≤ 2·√(number of directions)·max|w|.
+
+    Args:
+        dims: axes along which to take forward differences, counted from the end.
+        weights: a number, or a tensor that broadcasts to the result; may be learned.
+        offsets: neighbours o_k instead of axes; ``((1, 0), (0, 1), (1, 1), (1, -1))`` is the
+            8-neighbourhood of an image.
+
+    Reference: Section 8.1 of Ochs et al. (2016).
+
+    >>> lg.Differences()(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
+    tensor([[[3., 6.],
+             [0., 0.]],
+    <BLANKLINE>
+            [[1., 0.],
+             [4., 0.]]])
+    >>> lg.Differences(dims=(-1,))(torch.tensor([1.0, 4.0, 9.0]))
+    tensor([[3., 5., 0.]])
+    >>> lg.Differences(offsets=((1,), (2,)))(torch.tensor([1.0, 2.0, 4.0]))
+    tensor([[1., 2., 0.],
+            [3., 0., 0.]])
+    """
+
+    dims: tuple[int, ...] = (-2, -1)
+    weights: Tensor | float | None = None
+    offsets: tuple[Offset, ...] | None = None
     _sign: ClassVar[int] = -1
-    _offsets: tuple[Offset, ...]
-    _edges: tuple[_Edges, ...]
 
-    def _prepare(self, offsets: tuple[Offset, ...]) -> None:
-        """Work out once what every call needs."""
+    def __post_init__(self) -> None:
+        offsets = self._along_axes() if self.offsets is None else self.offsets
+        lengths = {len(o) for o in offsets}
+        if len(lengths) != 1 or any(not any(o) for o in offsets):
+            raise InputError(
+                "Differences needs at least one offset, all of the same length and none zero, not "
+                f"{offsets}."
+            )
+        # What every call needs is worked out once.
         object.__setattr__(self, "_offsets", offsets)
         object.__setattr__(self, "_edges", tuple(_Edges(offset) for offset in offsets))
+
+    def _along_axes(self) -> tuple[Offset, ...]:
+        if not self.dims or any(d >= 0 for d in self.dims):
+            raise InputError(
+                f"Differences counts its axes from the end, as in dims=(-2, -1), not {self.dims}."
+            )
+        if len(set(self.dims)) != len(self.dims):
+            raise InputError(f"Differences needs distinct axes, not {self.dims}.")
+        axes = -min(self.dims)
+        return tuple(tuple(int(a - axes == d) for a in range(axes)) for d in self.dims)
 
     @property
     def _axes(self) -> int:
@@ -97,72 +141,7 @@ class _GridDifferences(Operator):
         weights = self.weights
         if weights is not None:
             weights = weights.detach().abs() if isinstance(weights, Tensor) else abs(weights)
-        return _Sums(self._offsets, weights)
-
-
-@dataclass(frozen=True, eq=False)
-class Gradient(_GridDifferences):
-    r"""Forward differences along ``dims``, zero at the last entry, with optional weights.
-
-    .. math:: (K u)_{k, i} = w_{k, i}\,(u_{i + e_k} − u_i), \quad 0 \text{ at the last } i
-              \text{ along axis } k
-
-    The axis of directions k is inserted before the first of the axes ``dims``: an image
-    (…, H, W) becomes (…, 2, H, W). ``dims`` count from the end. ``weights`` broadcast to the
-    result and may be learned. ‖K‖ ≤ 2·√(number of axes)·max|w|.
-    Reference: Section 7.1 of Ochs et al. (2016).
-
-    >>> lg.Gradient()(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
-    tensor([[[3., 6.],
-             [0., 0.]],
-    <BLANKLINE>
-            [[1., 0.],
-             [4., 0.]]])
-    >>> lg.Gradient(dims=(-1,))(torch.tensor([1.0, 4.0, 9.0]))
-    tensor([[3., 5., 0.]])
-    """
-
-    dims: tuple[int, ...] = (-2, -1)
-    weights: Tensor | float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.dims or any(d >= 0 for d in self.dims):
-            raise InputError(
-                f"Gradient counts its axes from the end, as in dims=(-2, -1), not {self.dims}."
-            )
-        if len(set(self.dims)) != len(self.dims):
-            raise InputError(f"Gradient needs distinct axes, not {self.dims}.")
-        axes = -min(self.dims)
-        self._prepare(tuple(tuple(int(a - axes == d) for a in range(axes)) for d in self.dims))
-
-
-@dataclass(frozen=True, eq=False)
-class Differences(_GridDifferences):
-    r"""Differences to the neighbours at given ``offsets``, zero where these lie outside the grid.
-
-    .. math:: (K u)_{k, i} = w_{k, i}\,(u_{i + o_k} − u_i)
-
-    ``offsets=((1, 0), (0, 1), (1, 1), (1, -1))`` is the 8-neighbourhood of an image (…, H, W), with
-    result (…, 4, H, W). ‖K‖ ≤ 2·√(number of offsets)·max|w|. Reference: Boykov and Kolmogorov
-    (2003), metrication.
-
-    >>> K = lg.Differences(((1,), (2,)))
-    >>> K(torch.tensor([1.0, 2.0, 4.0]))
-    tensor([[1., 2., 0.],
-            [3., 0., 0.]])
-    """
-
-    offsets: tuple[Offset, ...]
-    weights: Tensor | float | None = None
-
-    def __post_init__(self) -> None:
-        lengths = {len(o) for o in self.offsets}
-        if len(lengths) != 1 or any(not any(o) for o in self.offsets):
-            raise InputError(
-                "Differences needs at least one offset, all of the same length and none zero, not "
-                f"{self.offsets}."
-            )
-        self._prepare(self.offsets)
+        return _Sums(weights=weights, offsets=self._offsets)
 
 
 class _Sums(Differences):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import legato as lg
-from legato.diagnose import Diagnosis, Sign, strategies
-from legato.diagnose.path import follow
-from legato.diagnose.setting import Setting
-from legato.diagnose.uniqueness import compare_starts
+from legato.diagnostics import Diagnosis, Sign, strategies
+from legato.diagnostics.path import follow
+from legato.diagnostics.setting import Setting
+from legato.diagnostics.uniqueness import compare_starts
 from problems import A, by_name, random
 
 INEXACT, LOST = "InexactGradientWarning", "NonContractiveWarning"
@@ -67,7 +67,7 @@ def denoising():
 
 
 def ridge():
-    """Gradient descent on a quadratic: A_x = I − αH is symmetric."""
+    """Differences descent on a quadratic: A_x = I − αH is symmetric."""
     Q = torch.diag(torch.linspace(0.1, 1.0, 12, dtype=torch.float64))
     smooth = lg.Quadratic(Q, random(3, 12).requires_grad_())
     return lg.Composite(smooth), lg.ForwardBackward(1.0), slope, None
@@ -102,7 +102,7 @@ def slow_tv():
     signal = torch.cat([torch.zeros(12), torch.ones(12)]).double() + 0.1 * random(4, 24)
     data = lg.SquaredNorm() + lg.Linear(-signal)
     dual = lg.L1(number(2.0)).dual()
-    problem = lg.Saddle(lg.Gradient(dims=(-1,)), dual=dual, nonsmooth=data)
+    problem = lg.Saddle(lg.Differences(dims=(-1,)), dual=dual, nonsmooth=data)
     return problem, lg.PrimalDual(), slope, torch.zeros(24, dtype=torch.float64)
 
 
@@ -169,7 +169,7 @@ def warn(category: str, *labels: str) -> dict[str, str]:
 
 ONE, TEN, HUNDRED = "OneStep()", "FixedPoint(terms=10)", "FixedPoint(terms=100)"
 GMRES, CG, BICG = "Implicit(GMRES())", "Implicit(CG())", "Implicit(BiCGStab())"
-DENSE = "Implicit(DenseSolver())"
+DENSE = "Implicit(Direct())"
 DEGENERATE = frozenset({Sign.SUBLINEAR, Sign.NO_STRICT_COMPLEMENTARITY})
 CASES = {
     "denoising": Case(denoising, ONE, "after 1 backward product,"),
@@ -319,7 +319,7 @@ def test_margins() -> None:
     assert diagnosis("denoising").facts.margin.value == pytest.approx(0.2)
     b, A_ = by_name("nnls entropic").theta[1], A
     d = diagnosis("entropic boundary")
-    x = lg.solve(*by_name("nnls entropic").build(A_, b), stop=lg.Stop(500)).value
+    x = lg.solve(*by_name("nnls entropic").build(A_, b), stop=lg.Stop(500)).x
     decay = 1 - torch.exp(-0.4 * (A_.T @ (A_ @ x - b)))[x < 1e-12]
     assert d.facts.margin.value == pytest.approx(float(decay.min()), rel=1e-6)
     loose = diagnosis("no strict complementarity")

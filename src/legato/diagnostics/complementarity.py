@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._tree import Var, tree_map
+from legato._support import tree
+from legato._support.tree import Var, tree_map
 from legato.algorithms import Algorithm, ForwardBackward, PrimalDual
-from legato.diagnose.path import Path
-from legato.diagnose.setting import Setting
+from legato.diagnostics.path import Path
+from legato.diagnostics.setting import Setting
 from legato.errors import GradientError
 from legato.functions import (
     L1,
+    AsymmetricL1,
     Box,
     Function,
     GroupL1,
     L2Ball,
     NonNegative,
-    OneHomogeneous,
     Separable,
     Simplex,
     Zero,
@@ -84,7 +84,7 @@ def _blocks(
 ) -> list[tuple[Any, ...]]:
     """(term, geometry, prox argument, step, mirror variables in the middle, now, next)."""
     if isinstance(algorithm, ForwardBackward):
-        y, alpha = lean.mirror, algorithm.rule
+        y, alpha = lean.mirror, algorithm.step_size
         slope = problem.smooth.grad(algorithm.geometry.unmirror(y))
         argument = tree.sub_scaled(y, alpha, slope)
         states = (middle.mirror, y, after.mirror)
@@ -182,7 +182,7 @@ def _ends(z: Tensor, lo: Any, hi: Any) -> Tensor:
 _KINKS: dict[type[Function], Callable[[Any, Tensor, Any], Tensor]] = {
     Zero: lambda g, z, a: torch.full_like(z, torch.inf),
     L1: lambda g, z, a: (z.abs() - a * g.weight).abs(),
-    OneHomogeneous: lambda g, z, a: _ends(z, a * g.lo, a * g.hi),
+    AsymmetricL1: lambda g, z, a: _ends(z, a * g.lo, a * g.hi),
     NonNegative: lambda g, z, a: z.abs(),
     Box: lambda g, z, a: _ends(z, g.lo, g.hi),
     GroupL1: lambda g, z, a: (g.norms(z) - a * g.weight).abs(),
@@ -196,7 +196,7 @@ _KINKS: dict[type[Function], Callable[[Any, Tensor, Any], Tensor]] = {
 
 def _domain_is_constraint(core: Function, geometry: Geometry) -> bool:
     if isinstance(geometry, (Entropy, Burg)):
-        return isinstance(core, (Zero, NonNegative, Simplex, L1, OneHomogeneous))
+        return isinstance(core, (Zero, NonNegative, Simplex, L1, AsymmetricL1))
     if isinstance(geometry, Interval):
         same = isinstance(core, Box) and core.lo is geometry.lo and core.hi is geometry.hi
         return isinstance(core, Zero) or same or _same_ends(core, geometry)

@@ -19,7 +19,7 @@ class PeakMemory(TorchDispatchMode):
     ``with PeakMemory() as memory: …`` then ``memory.peak``. Views share their storage and count
     once; what existed before does not count. Reference: torch.utils._python_dispatch.
 
-    >>> from legato.diagnose import PeakMemory
+    >>> from legato.diagnostics import PeakMemory
     >>> with PeakMemory() as memory:
     ...     x = torch.ones(1000) + torch.ones(1000)
     >>> memory.peak
@@ -72,7 +72,7 @@ def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int:
 
     Reference: :class:`PeakMemory` on the CPU, torch's own counter on a GPU.
 
-    >>> from legato.diagnose import peak_bytes
+    >>> from legato.diagnostics import peak_bytes
     >>> peak_bytes(lambda: torch.zeros(256), torch.device("cpu"))
     1024
     """

@@ -46,7 +46,7 @@ def test_a_loss_that_is_not_finite(bad):
 
 
 def test_a_loss_whose_gradient_is_not_finite():
-    target = lg.solve(lasso(0.7), lg.ForwardBackward()).value
+    target = lg.solve(lasso(0.7), lg.ForwardBackward()).x
     with raises(errors.NonFiniteLossError, "gradient of the loss", "sqrt"):
         diagnose(lasso(weight()), lambda x: (x - target).square().sum().sqrt())
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import legato as lg
-from legato.diagnose import Sign
-from legato.diagnose.adjoint import LARGEST_DENSE
-from legato.diagnose.verdict import recommend
+from legato.diagnostics import Sign
+from legato.diagnostics.adjoint import LARGEST_DENSE
+from legato.diagnostics.verdict import recommend
 from makers import randn
 from problems import TARGET, A, by_name, random
 
@@ -40,7 +40,7 @@ def diagnose(problem, algorithm=None, loss=slope, x0=None, **options):
 
 def gradient_of(problem, algorithm, loss, x0, params, iterations=600):
     """The truth by unrolling the user's own objects."""
-    x = lg.solve(problem, algorithm, x0, stop=lg.Stop(iterations)).value
+    x = lg.solve(problem, algorithm, x0, stop=lg.Stop(iterations)).x
     grads = torch.autograd.grad(loss(x), params, retain_graph=True)
     return torch.cat([g.reshape(-1) for g in grads]).double()
 
@@ -284,13 +284,13 @@ def test_float32_bounds_hold():
     matrix, target, w = theta
     problem = lg.Composite(lg.LeastSquares(matrix, target), lg.L1(w))
     d = diagnose(
-        problem, lg.ForwardBackward(0.35), p.loss, gradients=(*FEW, lg.Implicit(lg.DenseSolver()))
+        problem, lg.ForwardBackward(0.35), p.loss, gradients=(*FEW, lg.Implicit(lg.Direct()))
     )
     assert d.reference.dtype == torch.float64
     for row in d.rows:
         assert row.error > 0
         assert row.bound is None or row.error <= row.bound
-    assert d.row("Implicit(DenseSolver())").bound < 1e-3
+    assert d.row("Implicit(Direct())").bound < 1e-3
 
 
 class Recorder:

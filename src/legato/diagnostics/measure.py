@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato.algorithms import Stop
-from legato.diagnose.memory import peak_bytes
-from legato.diagnose.replica import flat
-from legato.diagnose.setting import Setting, checked_loss
-from legato.diagnose.strategies import label
+from legato._support import tree
+from legato.diagnostics.memory import peak_bytes
+from legato.diagnostics.replica import flat
+from legato.diagnostics.setting import Setting, checked_loss
+from legato.diagnostics.strategies import label
 from legato.errors import GradientError, LegatoWarning
 from legato.gradients import BiCGStab, GradientStrategy, Implicit
-from legato.solve import Solution, solve
+from legato.running import Stop
+from legato.solving import Solution, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def measure(
             solution = solve(
                 setting.problem, setting.algorithm, setting.x0, gradient=gradient, stop=stop
             )
-            value = checked_loss(setting.loss, solution.value)
+            value = checked_loss(setting.loss, solution.x)
             grads = torch.autograd.grad(value, params, retain_graph=True, allow_unused=True)
         return solution, flat(grads, params)
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato.algorithms import Stop
-from legato.diagnose.path import Path
-from legato.diagnose.replica import Replica, flat
-from legato.diagnose.setting import Setting
+from legato._support import tree
+from legato.diagnostics.path import Path
+from legato.diagnostics.replica import Replica, flat
+from legato.diagnostics.setting import Setting
 from legato.gradients import Unroll
-from legato.solve import solve
+from legato.running import Stop
+from legato.solving import solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def unrolled(replica: Replica, path: Path) -> tuple[Tensor, float]:
             gradient=_sweep(path),
             stop=Stop(path.iterations),
         )
-        value = s.loss(solution.value)
+        value = s.loss(solution.x)
         grads = torch.autograd.grad(value, replica.copies, allow_unused=True)
     return replica.pull(grads), float(value.detach())
 
@@ -74,7 +74,7 @@ def unrolled_in_place(setting: Setting, params: list[Tensor], path: Path) -> tup
             gradient=_sweep(path),
             stop=Stop(path.iterations),
         )
-        value = setting.loss(solution.value)
+        value = setting.loss(solution.x)
         grads = torch.autograd.grad(value, params, retain_graph=True, allow_unused=True)
     return flat(grads, params), float(value.detach())
 

@@ -10,26 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato import _tree as tree
-from legato._checks import as_number
-from legato._tree import Var
-from legato.algorithms import Algorithm, Stop
-from legato.diagnose.adjoint import Adjoint, adjoint
-from legato.diagnose.complementarity import margin
-from legato.diagnose.measure import Row, measure, scale
-from legato.diagnose.path import Path, follow
-from legato.diagnose.rate import Rate, rate
-from legato.diagnose.reference import Reference, disagreement, unrolled, unrolled_in_place
-from legato.diagnose.replica import Replica, lasting_leaves, replicate
-from legato.diagnose.report import Diagnosis, Facts
-from legato.diagnose.setting import Loss, Setting, checked_loss, require_dependence
-from legato.diagnose.strategies import candidates
-from legato.diagnose.uniqueness import compare_starts
-from legato.diagnose.verdict import REPELS, findings, recommend
+from legato._support import tree
+from legato._support.checks import as_number
+from legato._support.tree import Var
+from legato.algorithms import Algorithm
+from legato.diagnostics.adjoint import Adjoint, adjoint
+from legato.diagnostics.complementarity import margin
+from legato.diagnostics.measure import Row, measure, scale
+from legato.diagnostics.path import Path, follow
+from legato.diagnostics.rate import Rate, rate
+from legato.diagnostics.reference import Reference, disagreement, unrolled, unrolled_in_place
+from legato.diagnostics.replica import Replica, lasting_leaves, replicate
+from legato.diagnostics.report import Diagnosis, Facts
+from legato.diagnostics.setting import Loss, Setting, checked_loss, require_dependence
+from legato.diagnostics.strategies import candidates
+from legato.diagnostics.uniqueness import compare_starts
+from legato.diagnostics.verdict import REPELS, findings, recommend
 from legato.errors import GradientError, InputError, NoInfluenceError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.solve import Solution, solve
+from legato.running import Stop
+from legato.solving import Solution, solve
 
 
 def diagnose(
@@ -71,7 +72,7 @@ def diagnose(
     theta = _flat_params(params) if params is not None else found
 
     replica = replicate(setting, theta, torch.float64)
-    given = tree.leaves(solution.value)[0].dtype
+    given = tree.leaves(solution.x)[0].dtype
     if replica is None and given != torch.float64:
         replica = replicate(setting, theta, given)
     state = tree.detach(solution.state)
@@ -85,7 +86,7 @@ def diagnose(
         amplification=None if local is None else local.amplification,
         certified=local is not None and local.certified,
     )
-    variables = (solution.value, () if solution.dual is None else solution.dual)
+    variables = (solution.x, () if solution.y is None else solution.y)
     size = sum(t.numel() for t in tree.leaves(variables))
     tried = candidates(algorithm, theta, solution.iterations, size)
     if gradients is not None:
@@ -146,10 +147,10 @@ def _solve_attached(
             solve(setting.problem, setting.algorithm, setting.x0, gradient=Unroll(), stop=stop)
             for _ in range(2)
         )
-        require_dependence(setting.loss, solution.value)
-        value = checked_loss(setting.loss, solution.value)
+        require_dependence(setting.loss, solution.x)
+        value = checked_loss(setting.loss, solution.x)
         touched = [
-            torch.stack([t.sum() for t in tree.leaves(s.value)]).sum() for s in (first, solution)
+            torch.stack([t.sum() for t in tree.leaves(s.x)]).sum() for s in (first, solution)
         ]
         if not lasting_leaves(*touched):
             raise NoInfluenceError(
@@ -165,8 +166,8 @@ def _solve_attached(
                     "the loss: the problem was built from another tensor (a copy, a detached or "
                     "converted one), or does not use it. Build the problem from params[i] itself."
                 )
-        found = lasting_leaves(checked_loss(setting.loss, first.value), value)
-    return dataclasses.replace(solution, value=tree.detach(solution.value)), found
+        found = lasting_leaves(checked_loss(setting.loss, first.x), value)
+    return dataclasses.replace(solution, x=tree.detach(solution.x)), found
 
 
 def _reference(

@@ -1,0 +1,1 @@
+"""What every room uses: trees of tensors, checks, autograd, precision, files."""
