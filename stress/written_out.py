@@ -79,7 +79,7 @@ class Truth:
 
 def truth_at(problem: Any, algorithm: Any, state: Any, theta: Any, loss: Any) -> Truth:
     """M, G and ξ at ``state``, column by column through the public linearisation."""
-    stationary, before = algorithm.stationary(tree.detach(state))
+    stationary, before = algorithm.fixed_point_map(tree.detach(state))
     linear = Linearisation(problem, stationary, before)
     flat = tree.flatten(linear.state)
     basis = torch.eye(flat.numel(), dtype=flat.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import require_sound_data, values_readable
+from legato._support.checks import is_concrete, require_sound_data
 from legato._support.precision import full_precision
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
@@ -83,7 +83,7 @@ def solve(
             start = algorithm.init(problem, x0)
         history = Trace() if trace else None
         done = gradient.differentiate(problem, algorithm, start, stop, history, report)
-    if values_readable():
+    if is_concrete():
         algorithm.require_sound(tree.detach(done.state))
     return Solution(
         x=algorithm.solution(done.state),

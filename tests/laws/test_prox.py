@@ -190,7 +190,7 @@ def test_the_derivative_is_symmetric_between_zero_and_one(case, size):
     eigenvalues = torch.linalg.eigvalsh(P)
     assert float(eigenvalues.min()) >= -1e-12
     assert float(eigenvalues.max()) <= 1 + 1e-12
-    project = g.along(y)
+    project = g.range_projector(y)
     if project is None:
         return
     basis = torch.eye(n, dtype=y.dtype).reshape(n, *y.shape)
@@ -207,7 +207,7 @@ def test_along_is_known_where_it_is_needed():
     y[-1] *= 1e-3  # inside
     radius = torch.full((7, 1), 0.8, dtype=torch.float64)
     radius[0] = 0.0  # a ball that is a point: nothing is seen
-    project = lg.L2Ball(radius).along(y)
+    project = lg.L2Ball(radius).range_projector(y)
     assert project is not None
     v = randn(7, 3, seed=10)
     assert not project(v)[0].any()

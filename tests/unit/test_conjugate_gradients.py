@@ -77,7 +77,7 @@ def test_the_spectral_radius_is_that_of_the_step(name):
     _, solution = differentiate(PROBLEMS[name], lg.CG(1e-13), plain)
     t = torch.tensor(0.7, dtype=torch.float64)
     problem = PROBLEMS[name](t)
-    stationary, state = plain.stationary(solution.state)
+    stationary, state = plain.fixed_point_map(solution.state)
     J = lg.gradients.Linearisation(problem, stationary, state)
     M = torch.stack([J.transposed(e) for e in torch.eye(8, dtype=torch.float64)], 1)
     # In the null space of the prox's derivative there is 0, which no conjugate gradient sees.

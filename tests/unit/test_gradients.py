@@ -79,7 +79,7 @@ def test_the_sweep_ends_by_itself_and_says_when():
 
 def spectral_radius_at_solution(solution):
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(0.7))
-    algorithm, state = lg.ForwardBackward().stationary(solution.state)
+    algorithm, state = lg.ForwardBackward().fixed_point_map(solution.state)
     linear = Linearisation(problem, algorithm, state)
     return spectral_radius(linear.transposed, random_vector(linear.state.mirror), 200)
 

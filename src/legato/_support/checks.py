@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from legato.errors import InputError
 
 
-def values_readable() -> bool:
+def is_concrete() -> bool:
     """Whether the host may look at tensor values now.
 
     Not while torch.compile traces, a CUDA graph is captured, or a torch.func transform is active.
@@ -55,13 +55,13 @@ def holds(condition: Tensor | bool) -> bool:
     """Whether ``condition`` is true everywhere; true where values cannot be read."""
     if isinstance(condition, bool):
         return condition
-    return not values_readable() or bool(condition.all())
+    return not is_concrete() or bool(condition.all())
 
 
 def require_nonnegative(value: Tensor | float, name: str) -> None:
     """Refuse negative (or NaN) weights."""
     if isinstance(value, Tensor):
-        if values_readable() and not value.is_meta and not bool((value.detach() >= 0).all()):
+        if is_concrete() and not value.is_meta and not bool((value.detach() >= 0).all()):
             worst = float(value.detach().min())
             raise InputError(
                 f"{name} must be non-negative, but its smallest entry is {worst:g}: the problem "
@@ -118,7 +118,7 @@ def require_sound_data(obj: Any, what: str) -> None:
             "float64: rounding would add up over the iterations. Call .float() on its data, e.g. "
             "on the output of a network under autocast."
         )
-    if not values_readable() or not found:
+    if not is_concrete() or not found:
         return
     # 0·t sums to 0 unless t holds NaN or infinity: two cheap passes, one read for all tensors.
     probes = [(t.detach() * 0).sum() for p, t in found if not _may_be_infinite(p)]

@@ -1,6 +1,6 @@
 """Algorithms are maps on states."""
 
-from legato.algorithms.base import Algorithm, Halves
+from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.forward_backward import Backtracking, ForwardBackward, Nesterov
 from legato.algorithms.newton import Newton
 from legato.algorithms.primal_dual import Average, PrimalDual
@@ -10,8 +10,8 @@ __all__ = [
     "Average",
     "Backtracking",
     "ForwardBackward",
-    "Halves",
     "Nesterov",
     "Newton",
     "PrimalDual",
+    "SplitStep",
 ]

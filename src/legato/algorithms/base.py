@@ -18,24 +18,24 @@ State = Any
 """A NamedTuple of tensors (or tuples of tensors)."""
 
 
-class Halves(NamedTuple):
+class SplitStep(NamedTuple):
     r"""A step taken apart into two maps with symmetric Jacobians.
 
     .. math:: \mathrm{step} = \mathrm{backward} ∘ \mathrm{forward}
 
-    ``certain`` says that they are symmetric in any case; where it is False, that is to be checked.
-    ``along(half)`` projects onto the range of backward's Jacobian there, or is None if unknown.
+    ``symmetric`` says that they are so in any case; where it is False, that is to be checked.
+    ``range_projector(half)`` projects onto the range of backward's Jacobian there; None if unknown.
     Reference: Moreau (1965), for the proximal half.
 
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(2), torch.ones(2)), lg.L1(0.1))
-    >>> lg.ForwardBackward(1.0).halves(problem).certain
+    >>> lg.ForwardBackward(1.0).halves(problem).symmetric
     True
     """
 
     forward: Callable[[State], State]
     backward: Callable[[State], State]
-    certain: bool
-    along: Callable[[State], Callable[[State], State] | None]
+    symmetric: bool
+    range_projector: Callable[[State], Callable[[State], State] | None]
 
 
 class Algorithm(ABC):
@@ -77,7 +77,7 @@ class Algorithm(ABC):
         """Everything that must stand still at convergence, as points (not mirror coordinates)."""
         return self.solution(state)
 
-    def stationary(self, state: State) -> tuple[Algorithm, State]:
+    def fixed_point_map(self, state: State) -> tuple[Algorithm, State]:
         """An autonomous map with the same fixed points, and ``state`` in its terms.
 
         The fixed-point family differentiates this map: momentum, averages and line searches vanish
@@ -85,7 +85,7 @@ class Algorithm(ABC):
         """
         return self, state
 
-    def merge(self, state: State, stationary: State) -> State:
+    def with_variables(self, state: State, stationary: State) -> State:
         """``state`` with its variables taken from a state of the stationary map."""
         return stationary
 
@@ -93,7 +93,7 @@ class Algorithm(ABC):
         """Carry a cotangent of the state from ``before`` to ``after`` (see Geometry.transport)."""
         return cotangent
 
-    def halves(self, problem: Any) -> Halves | None:
+    def halves(self, problem: Any) -> SplitStep | None:
         """This (stationary) step as two symmetric halves, where it has them: see ``CG``."""
         return None
 

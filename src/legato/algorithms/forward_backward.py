@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, values_readable
+from legato._support.checks import as_number, is_concrete
 from legato._support.tree import Var, tree_map
-from legato.algorithms.base import Algorithm, Halves
+from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.start import (
     is_empty,
     mirror_start,
@@ -207,7 +207,7 @@ class ForwardBackward(Algorithm):
 
     def _require_stable(self, problem: Composite) -> None:
         """α < 2(1 − β)/L is known to be necessary in the Euclidean geometry only."""
-        if not isinstance(self.geometry, Euclidean) or not values_readable():
+        if not isinstance(self.geometry, Euclidean) or not is_concrete():
             return
         L = problem.smooth.lipschitz()
         if L is None:
@@ -303,18 +303,18 @@ class ForwardBackward(Algorithm):
     def solution(self, state: Any) -> Var:
         return self.geometry.unmirror(state.mirror) if is_empty(state.point) else state.point
 
-    def stationary(self, state: Any) -> tuple[Algorithm, Any]:
+    def fixed_point_map(self, state: Any) -> tuple[Algorithm, Any]:
         plain = ForwardBackward(self._size(state.step), self.geometry)
         return plain, ForwardBackwardState(state.mirror, (), ())
 
-    def merge(self, state: Any, lean: Any) -> Any:
+    def with_variables(self, state: Any, lean: Any) -> Any:
         return state._replace(mirror=lean.mirror, point=self.solution(lean))
 
     def transport(self, before: Any, after: Any, cotangent: Any) -> Any:
         carried = self.geometry.transport(before.mirror, after.mirror, cotangent.mirror)
         return cotangent._replace(mirror=carried)
 
-    def halves(self, problem: Composite) -> Halves | None:
+    def halves(self, problem: Composite) -> SplitStep | None:
         """The gradient step and the prox; both have symmetric derivatives if α is one number.
 
         With a step per batch element they have so too, if the batch elements do not meet.
@@ -331,11 +331,11 @@ class ForwardBackward(Algorithm):
             new = mirror_prox(g, self.geometry, half.mirror, alpha)
             return half._replace(mirror=new)
 
-        def along(half: Any) -> Any:
-            project = g.along(half.mirror)
+        def range_projector(half: Any) -> Any:
+            project = g.range_projector(half.mirror)
             return project and (lambda v: v._replace(mirror=project(v.mirror)))
 
-        return Halves(forward, backward, torch.as_tensor(alpha).numel() == 1, along)
+        return SplitStep(forward, backward, torch.as_tensor(alpha).numel() == 1, range_projector)
 
     def steps(self, problem: Composite, state: Any) -> dict[str, Any]:
         return {"step": self._size(state.step)}

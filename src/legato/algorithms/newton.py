@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato._support.checks import as_number, inside_functional_transform, values_readable
+from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.tree import Var
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import is_empty, mirror_start
@@ -86,7 +86,7 @@ class Newton(Algorithm):
                 )
         x = mirror_start(Euclidean(), Zero(), shape, x0)
         gradient = energy.grad(x)
-        if values_readable() and not bool(torch.isfinite(gradient.detach()).all()):
+        if is_concrete() and not bool(torch.isfinite(gradient.detach()).all()):
             raise DomainError(
                 "The gradient at the start is NaN or infinite: the start lies outside the domain "
                 "of the energy, or at its boundary. Pass an interior point as x0."
@@ -147,10 +147,10 @@ class Newton(Algorithm):
     def solution(self, state: Any) -> Tensor:
         return state.point
 
-    def stationary(self, state: NewtonState) -> tuple[Algorithm, PointState]:
+    def fixed_point_map(self, state: NewtonState) -> tuple[Algorithm, PointState]:
         return _FullStep(), PointState(state.point)
 
-    def merge(self, state: NewtonState, stationary: PointState) -> NewtonState:
+    def with_variables(self, state: NewtonState, stationary: PointState) -> NewtonState:
         return state._replace(point=stationary.point, factor=())  # which resume would not use
 
     def require_sound(self, state: NewtonState) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, values_readable
+from legato._support.checks import as_number, is_concrete
 from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import (
@@ -151,7 +151,7 @@ class PrimalDual(Algorithm):
         if self.tau is not None:
             tau = torch.as_tensor(self.tau).detach().to(like)
             room = 1 / tau - L
-            if values_readable() and not bool((room > 0).all()):
+            if is_concrete() and not bool((room > 0).all()):
                 raise StepError(
                     f"tau = {as_number(tau.amax()):g} must be below 1/L_f = "
                     f"{1 / as_number(L.amax()):g}."
@@ -190,7 +190,7 @@ class PrimalDual(Algorithm):
             )
 
     def _require_stable(self, K: Tensor, L: Tensor) -> None:
-        if not values_readable():
+        if not is_concrete():
             return
         tau = torch.as_tensor(self.tau).detach().to(K)
         sigma = torch.as_tensor(self.sigma).detach().to(K)
@@ -277,7 +277,7 @@ class PrimalDual(Algorithm):
     def points(self, state: Any) -> Var:
         return (self.solution(state), self.dual(state))
 
-    def stationary(self, state: Any) -> tuple[Algorithm, Any]:
+    def fixed_point_map(self, state: Any) -> tuple[Algorithm, Any]:
         if isinstance(state, AveragedState):
             raise GradientError(
                 "The averaged iterate is no fixed point of the iteration, so the fixed-point "
@@ -287,7 +287,7 @@ class PrimalDual(Algorithm):
         plain = replace(self, tau=tau, sigma=sigma, norm=None, precondition=False)
         return plain, PrimalDualState(state.primal, state.dual, (), (), Steps((), ()))
 
-    def merge(self, state: Any, lean: Any) -> Any:
+    def with_variables(self, state: Any, lean: Any) -> Any:
         return state._replace(
             primal=lean.primal, dual=lean.dual, x=self.solution(lean), y=self.dual(lean)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from legato._support import tree
-from legato._support.checks import values_readable
+from legato._support.checks import is_concrete
 from legato._support.tree import Var
 from legato.errors import DivergenceError, DomainError, InputError, StepError
 from legato.functions import Function, Separable, mirror_prox
@@ -28,7 +28,7 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
             raise InputError(f"x0 is empty (shape {tuple(tensor.shape)}): nothing to solve for.")
     if shape is not None:
         _require_same(x0, shape)
-    if values_readable():
+    if is_concrete():
         for tensor in tree.leaves(x0):
             if not bool(torch.isfinite(tensor.detach()).all()):
                 raise InputError("x0 holds NaN or infinite values.")
@@ -89,7 +89,7 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
 def require_positive_step(step: object, name: str) -> None:
     """Refuse zero, negative and NaN steps."""
     if isinstance(step, torch.Tensor):
-        if not values_readable():
+        if not is_concrete():
             return
         sound = (step.detach() > 0) & (step.detach() < float("inf"))
         if bool(sound.all()):

@@ -63,13 +63,13 @@ class _System:
         self.replica = replica
         s = replica.setting
         state = tree.detach(state)
-        stationary, lean = s.algorithm.stationary(state)
+        stationary, lean = s.algorithm.fixed_point_map(state)
         lean = tree.detach(lean)
         self.linearisation = Linearisation(s.problem, stationary, lean)
         self.outputs = tree.leaves(self.linearisation.after)
         with torch.enable_grad():
             points = [t.detach().requires_grad_() for t in tree.leaves(lean)]
-            merged = s.algorithm.merge(state, tree.rebuild(lean, points))
+            merged = s.algorithm.with_variables(state, tree.rebuild(lean, points))
             value = s.loss(s.algorithm.solution(merged))
             grads = torch.autograd.grad(value, [*points, *replica.copies], allow_unused=True)
         xi = [

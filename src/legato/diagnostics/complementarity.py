@@ -57,8 +57,8 @@ class Margin:
 def margin(setting: Setting, path: Path) -> Margin | None:
     """The margin at the end of a run, None where prox or algorithm are unknown here."""
     try:
-        algorithm, lean = setting.algorithm.stationary(path.state)
-        _, middle = setting.algorithm.stationary(path.middle)
+        algorithm, lean = setting.algorithm.fixed_point_map(path.state)
+        _, middle = setting.algorithm.fixed_point_map(path.middle)
     except GradientError:
         return None
     after = algorithm.step(setting.problem, lean)

@@ -110,8 +110,10 @@ def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> tuple[Alg
         return t + size * torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
 
     if isinstance(setting.algorithm, (ForwardBackward, PrimalDual)):
-        algorithm, _ = setting.algorithm.stationary(path.state)  # with the steps found at the end
-        _, lean = setting.algorithm.stationary(path.start)
+        algorithm, _ = setting.algorithm.fixed_point_map(
+            path.state
+        )  # with the steps found at the end
+        _, lean = setting.algorithm.fixed_point_map(path.start)
         start = tree.tree_map(moved, lean)
         if idle is not None:
             kept = torch.where(idle, tree.flatten(lean), tree.flatten(start))
@@ -120,7 +122,7 @@ def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> tuple[Alg
         if isinstance(first, ForwardBackward) and isinstance(first.inertia, Nesterov):
             # Momentum without restarts circles long around solutions that are not unique.
             algorithm = ForwardBackward(first.step_size, first.geometry, Nesterov(restart=True))
-            fresh = first.merge(path.start, start)
+            fresh = first.with_variables(path.start, start)
             return algorithm, fresh._replace(previous=fresh.mirror)
         return algorithm, start
     x0 = tree.tree_map(moved, setting.algorithm.solution(path.start))

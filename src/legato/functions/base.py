@@ -90,7 +90,7 @@ class Function(ABC):
         """Zeros of the shape this function acts on, or None where its data do not tell."""
         return None
 
-    def along(self, y: Var) -> Callable[[Var], Var] | None:
+    def range_projector(self, y: Var) -> Callable[[Var], Var] | None:
         """v ↦ Πv onto the range of the derivative of the Euclidean prox at y, if it is known.
 
         Needed only where that derivative is no multiple of a projection: see ``CG``.

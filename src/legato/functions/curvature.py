@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from legato._support.checks import inside_functional_transform, values_readable
+from legato._support.checks import inside_functional_transform, is_concrete
 from legato._support.graph import leaves_behind
 from legato._support.tree import Var
 from legato.errors import InputError
@@ -34,7 +34,7 @@ def hessian_by_autograd(grad: Callable[[Var], Var], x: Tensor, name: str) -> Ten
         # A point made here must not pass for something that wants a gradient.
         attached = attached and (x.requires_grad or bool(leaves_behind([slope], [point])))
         rows = _rows(slope, point, attached)
-    if x.ndim > 1 and values_readable():
+    if x.ndim > 1 and is_concrete():
         _require_separate(slope, point, name)
     return rows if attached else rows.detach()
 

@@ -11,7 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from legato._support import tree
-from legato._support.checks import inside_functional_transform, require_nonnegative, values_readable
+from legato._support.checks import inside_functional_transform, is_concrete, require_nonnegative
 from legato._support.graph import leaves_behind
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError, StepError
@@ -35,7 +35,7 @@ def _square(norm: Tensor) -> Tensor:
     square = norm**2
     smallest = torch.finfo(square.dtype).tiny  # the inverse of what is below is infinite
     lost = (norm > 0) & ((square < smallest) | torch.isinf(square))
-    if values_readable() and bool(lost.any()):
+    if is_concrete() and bool(lost.any()):
         raise StepError(
             f"‖A‖ = {float(norm[lost].flatten()[0]):g}, but its square is no number of "
             f"{norm.dtype}, so no step fits. Divide the data by such a number, or use float64."

@@ -257,7 +257,7 @@ class L2Ball(_Indicator):
     def shared_dims(self) -> tuple[int, ...]:
         return (self.dim,)
 
-    def along(self, y: Var) -> Callable[[Var], Var]:
+    def range_projector(self, y: Var) -> Callable[[Var], Var]:
         """Outside the ball the derivative is a multiple of I − nnᵀ for n = y/‖y‖, or 0 if r = 0."""
         norms = GroupL1(dim=self.dim).norms(y)
         outside = norms > self.radius

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, inside_functional_transform, values_readable
+from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.compiling import never_compiled
 from legato._support.precision import full_precision, power_of_two_near
 from legato._support.tree import Var
@@ -81,7 +81,7 @@ class FixedPointGradient(GradientStrategy):
             done = run(problem, algorithm, tree.detach(state), stop, trace=trace)
         if not torch.is_grad_enabled():
             return done
-        stationary, before = algorithm.stationary(done.state)
+        stationary, before = algorithm.fixed_point_map(done.state)
         before = tree.detach(before)
         after = tree.leaves(stationary.step(problem, before))
         if not any(t.requires_grad for t in after):
@@ -115,7 +115,7 @@ class FixedPointGradient(GradientStrategy):
 
         leaves = tree.leaves(before)
         attached = _ReplaceCotangent.apply(backward, leaves, *after)  # type: ignore[no-untyped-call]
-        done.state = algorithm.merge(done.state, tree.rebuild(before, attached))
+        done.state = algorithm.with_variables(done.state, tree.rebuild(before, attached))
         return done
 
 
@@ -143,7 +143,7 @@ def _in_units(grads: Sequence[Tensor], largest: float) -> tuple[float, list[Tens
 
 
 def _warn_unless_stationary(done: Run, stop: Stop) -> None:
-    if not values_readable():
+    if not is_concrete():
         return
     residual = as_number(done.residual)
     allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
@@ -320,7 +320,7 @@ class Implicit(FixedPointGradient):
             halves = linearisation.algorithm.halves(problem)
             if halves is not None:
                 parts = SymmetricParts(halves, linearisation.state)
-                if not halves.certain:
+                if not halves.symmetric:
                     require_symmetric(parts.smooth, flat)
                     require_symmetric(parts.prox, flat)
                 return self.solver.solve_in_metric(parts.prox, parts.smooth, flat, parts.along)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.tree import Var
-from legato.algorithms import Halves
+from legato.algorithms import SplitStep
 from legato.gradients.linearisation import pull_back
 
 
@@ -24,7 +24,7 @@ class SymmetricParts:
 
     >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)), lg.L1(0.1))
     >>> algorithm = lg.ForwardBackward(1.0)
-    >>> stationary, state = algorithm.stationary(algorithm.init(problem, torch.tensor([1.0, 0.0])))
+    >>> stationary, state = algorithm.fixed_point_map(algorithm.init(problem, torch.tensor([1.0, 0.0])))
     >>> parts = legato.gradients.symmetric_parts.SymmetricParts(stationary.halves(problem), state)
     >>> parts.smooth(torch.ones(2)), parts.prox(torch.ones(2))
     (tensor([0.5000, 0.5000]), tensor([1., 0.]))
@@ -33,7 +33,7 @@ class SymmetricParts:
     along: Callable[[Tensor], Tensor] | None
     """v ↦ Πv for the projection Π onto the range of P, where it is known."""
 
-    def __init__(self, halves: Halves, state: Var) -> None:
+    def __init__(self, halves: SplitStep, state: Var) -> None:
         self._state = tree.detach(state)
         with torch.enable_grad():
             self._inputs = [t.detach().requires_grad_() for t in tree.leaves(state)]
@@ -41,7 +41,7 @@ class SymmetricParts:
             self._middle = [t.detach().requires_grad_() for t in self._half]
             self._after = tree.leaves(halves.backward(tree.rebuild(state, self._middle)))
         with torch.no_grad():
-            project = halves.along(tree.rebuild(state, [t.detach() for t in self._half]))
+            project = halves.range_projector(tree.rebuild(state, [t.detach() for t in self._half]))
         self.along = project and (lambda v: tree.flatten(project(tree.unflatten(self._state, v))))
 
     def smooth(self, v: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato._support.checks import values_readable
+from legato._support.checks import is_concrete
 from legato.errors import InputError, NonFiniteGradientWarning
 
 
@@ -33,7 +33,7 @@ def require_image(image: Tensor, *, volumes: bool = True) -> None:
 
 def cheap_to_read(tensor: Tensor) -> bool:
     """Not on a GPU, which would wait in every training step: there NaN shows in the loss."""
-    return not tensor.is_cuda and values_readable()
+    return not tensor.is_cuda and is_concrete()
 
 
 def require_finite(tensor: Tensor, name: str) -> None:
@@ -64,7 +64,7 @@ def watch_gradient(tensor: Tensor, name: str) -> Tensor:
 
 
 def _warn_unless_finite(name: str, gradient: Tensor) -> None:
-    if not values_readable():
+    if not is_concrete():
         return
     finite = np.isfinite(gradient.detach().numpy(force=True))
     if not finite.all():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from legato._support.checks import values_readable
+from legato._support.checks import is_concrete
 from legato.errors import InputError
 from legato.nn.potts import PottsOutput
 
@@ -62,7 +62,7 @@ def _require_target(output: PottsOutput, target: Tensor, ignore_index: int) -> T
     if target.device != u.device:
         raise InputError(f"target is on {target.device}, the probabilities are on {u.device}.")
     target = target.long()
-    if not target.is_cuda and not target.is_meta and values_readable():
+    if not target.is_cuda and not target.is_meta and is_concrete():
         known = target[target != ignore_index]
         if known.numel() == 0:
             raise InputError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato._support.checks import values_readable
+from legato._support.checks import is_concrete
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator, lanczos_norm
@@ -106,7 +106,7 @@ class Dense(Operator):
     def _remembered(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """What has been computed from the matrix as it is now; tensors without versions: anew."""
         A = self.matrix
-        if A.is_inference() or torch.is_inference_mode_enabled() or not values_readable():
+        if A.is_inference() or torch.is_inference_mode_enabled() or not is_concrete():
             return compute()
         known = self._known.get(name)
         if known is None or not known.is_of(A):
@@ -144,7 +144,7 @@ def _apply(A: Tensor, x: Tensor) -> Tensor:
 
 def _are_alike(weights: Tensor) -> bool:
     """Whether all weights are the same number, as those of Logistic are where a solve begins."""
-    if weights.requires_grad or weights.device.type != "cpu" or not values_readable():
+    if weights.requires_grad or weights.device.type != "cpu" or not is_concrete():
         return False
     return weights.numel() > 0 and bool((weights == weights.flatten()[0]).all())
 

@@ -164,7 +164,7 @@ class Level:
         """‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ)."""
         algorithm, state = done.algorithm, done.state
         with contextlib.suppress(GradientError):  # of an average only its changes can be observed
-            algorithm, state = algorithm.stationary(state)
+            algorithm, state = algorithm.fixed_point_map(state)
         moved = algorithm.step(done.problem, state)
         again = algorithm.step(done.problem, moved)
         self.iterations += 2
