@@ -107,8 +107,8 @@ def total_variation() -> Case:
 
     def problem(theta: Tensor) -> lg.Saddle:
         weights = theta.exp().repeat_interleave(8, 1).repeat_interleave(8, 2)
-        data = lg.SquaredNorm() + lg.Linear(-noisy)
-        return lg.Saddle(lg.Differences(weights=weights), lg.LInfBall(), nonsmooth=data)
+        data = lg.SquaredDistance(noisy)
+        return lg.Saddle(lg.Differences(weights=weights), lg.L1(), nonsmooth=data)
 
     return Case(
         "total variation, 32 × 32, one weight a direction and tile",

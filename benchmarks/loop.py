@@ -65,8 +65,8 @@ def total_variation(size: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Te
         return u
 
     def by_solve(weight: Tensor) -> Tensor:
-        data = lg.SquaredNorm() + lg.Linear(-noisy)
-        problem = lg.Saddle(lg.Differences(), lg.L1(weight).dual(), nonsmooth=data)
+        data = lg.SquaredDistance(noisy)
+        problem = lg.Saddle(lg.Differences(), lg.L1(weight), nonsmooth=data)
         return lg.solve(problem, lg.PrimalDual(tau, sigma), stop=lg.Stop(ITERATIONS)).x
 
     return by_hand, by_solve

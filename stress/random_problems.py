@@ -228,8 +228,8 @@ def tv(recipe: Recipe) -> Case:
     b = steps + 0.1 * draw.normal(*draw.batch(recipe.size))
 
     def make(b: Tensor, w: Tensor) -> Any:
-        data = lg.SquaredNorm() + lg.Linear(-b)
-        problem = lg.Saddle(lg.Differences(dims=(-1,)), dual=lg.L1(w).dual(), nonsmooth=data)
+        data = lg.SquaredDistance(b)
+        problem = lg.Saddle(lg.Differences(dims=(-1,)), penalty=lg.L1(w), nonsmooth=data)
         return problem, _primal_dual(recipe), torch.zeros_like(b)
 
     return Case(recipe, (b, draw.number(recipe.strength)), make)
@@ -243,7 +243,7 @@ def analysis(recipe: Recipe) -> Case:
 
     def make(b: Tensor, K: Tensor, w: Tensor) -> Any:
         problem = lg.Saddle(
-            K, dual=lg.L1(w).dual(), nonsmooth=lg.SquaredNorm(0.2), smooth=lg.LeastSquares(A, b)
+            K, penalty=lg.L1(w), nonsmooth=lg.SquaredNorm(0.2), smooth=lg.LeastSquares(A, b)
         )
         return problem, _primal_dual(recipe), None
 
@@ -261,10 +261,10 @@ def potts(recipe: Recipe) -> Case:
     def make(c: Tensor, w: Tensor, e: Tensor) -> Any:
         norm = 2 * 2**0.5 * float(w.detach().max())
         interval = lg.Interval(-1.0, 1.0)
-        dual = lg.Box() + lg.Kernel(interval, e) if smooth else lg.Box()
+        dual = lg.Box() + lg.BregmanTerm(interval, e) if smooth else lg.Box()
         term = lg.Simplex(dim=0) + lg.Linear(c)
         term = term + lg.NegativeEntropy(e) if smooth else term
-        problem = lg.Saddle(lg.Differences(weights=w), dual=dual, nonsmooth=term)
+        problem = lg.Saddle(lg.Differences(weights=w), penalty=dual.conjugate(), nonsmooth=term)
         algorithm = lg.PrimalDual(1 / norm, 1 / norm, lg.Entropy(), interval)
         return problem, algorithm, torch.full_like(c, 1 / 3)
 
@@ -281,7 +281,7 @@ def game(recipe: Recipe) -> Case:
         size = float(M.detach().abs().max())
         algorithm = lg.PrimalDual(1 / size, 1 / size, lg.Entropy(), lg.Entropy(), norm=size)
         start = torch.full((M.shape[1],), 1 / M.shape[1], dtype=M.dtype)
-        return lg.Saddle(M, dual=term, nonsmooth=term), algorithm, start
+        return lg.Saddle(M, penalty=term.conjugate(), nonsmooth=term), algorithm, start
 
     return Case(recipe, (M, draw.number(0.1 + recipe.strength)), make)
 

@@ -74,9 +74,8 @@ def _composite(term: Callable[..., Any], algorithm: Any, inputs: Inputs, **optio
 
 def _total_variation(gradient: Any) -> Subject:
     def compute(t: Inputs) -> Tensor:
-        data = lg.SquaredNorm() + lg.Linear(-t["b"])
-        dual = lg.L1(t["w"]).dual()
-        problem = lg.Saddle(lg.Differences(dims=(-1,)), dual, nonsmooth=data)
+        data = lg.SquaredDistance(t["b"])
+        problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(t["w"]), nonsmooth=data)
         return lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(100)).x
 
     b = torch.tensor([0.1, 0.2, 0.0, 1.1, 0.9, 1.0, 1.3, -0.4], dtype=torch.float64)

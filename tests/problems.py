@@ -130,8 +130,8 @@ SIGNAL = torch.tensor([0.1, 0.2, 0.0, 1.1, 0.9, 1.0, 1.3, -0.4], dtype=torch.flo
 def tv_1d(b: Tensor, weight: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
     problem = lg.Saddle(
         lg.Differences(dims=(-1,)),
-        dual=lg.L1(weight).dual(),
-        nonsmooth=lg.SquaredNorm() + lg.Linear(-b),
+        penalty=lg.L1(weight),
+        nonsmooth=lg.SquaredDistance(b),
     )
     return problem, lg.PrimalDual(tau=0.5, sigma=0.5), _zeros(b, 8)
 
@@ -139,7 +139,7 @@ def tv_1d(b: Tensor, weight: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
 def potts(c: Tensor, w: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
     """Labels on the first axis; w are the weights of the edges of a grid."""
     problem = lg.Saddle(
-        lg.Differences(weights=w), dual=lg.Box(), nonsmooth=lg.Simplex(dim=0) + lg.Linear(c)
+        lg.Differences(weights=w), penalty=lg.L1(), nonsmooth=lg.Simplex(dim=0) + lg.Linear(c)
     )
     return problem, _potts_algorithm(), _uniform(c, *c.shape, total=len(c))
 
@@ -151,7 +151,7 @@ def smooth_potts(
     algorithm = _potts_algorithm()
     problem = lg.Saddle(
         lg.Differences(weights=w),
-        dual=lg.Box() + lg.Kernel(algorithm.dual_geometry, epsilon_dual),
+        penalty=(lg.Box() + lg.BregmanTerm(algorithm.dual_geometry, epsilon_dual)).conjugate(),
         nonsmooth=lg.Simplex(dim=0) + lg.Linear(c) + lg.NegativeEntropy(epsilon),
     )
     return problem, algorithm, _uniform(c, *c.shape, total=len(c))
@@ -168,13 +168,13 @@ PAYOFF = random(3, 4, 3)
 
 def game(M: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
     """min_x max_y ⟨Mx, y⟩ on two simplices, where ‖M‖ is max|M_ij|."""
-    problem = lg.Saddle(M, dual=lg.Simplex(), nonsmooth=lg.Simplex())
+    problem = lg.Saddle(M, penalty=lg.Simplex().conjugate(), nonsmooth=lg.Simplex())
     return problem, _game_algorithm(), _uniform(M, M.shape[1], total=M.shape[1])
 
 
 def smooth_game(M: Tensor, epsilon: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
     term = lg.Simplex() + lg.NegativeEntropy(epsilon)
-    problem = lg.Saddle(M, dual=term, nonsmooth=term)
+    problem = lg.Saddle(M, penalty=term.conjugate(), nonsmooth=term)
     return problem, _game_algorithm(), _uniform(M, M.shape[1], total=M.shape[1])
 
 

@@ -14,12 +14,12 @@ import legato as lg
 
 torch.manual_seed(0)
 A = torch.randn(20, 15).double()
-game = lg.Saddle(lg.Dense(A), dual=lg.Simplex(), nonsmooth=lg.Simplex())
+game = lg.Saddle(lg.Dense(A), penalty=lg.Simplex().conjugate(), nonsmooth=lg.Simplex())
 entropic = {"geometry": lg.Entropy(), "dual_geometry": lg.Entropy(), "norm": float(A.abs().max())}
 signal = torch.cat([torch.full((40,), v) for v in (0.0, 1.0, 0.3)]).double()
 noisy = signal + 0.1 * torch.randn(120).double()
-data = lg.SquaredNorm() + lg.Linear(-noisy)
-denoising = lg.Saddle(lg.Differences((-1,)), dual=lg.LInfBall(0.4), nonsmooth=data)
+data = lg.SquaredDistance(noisy)
+denoising = lg.Saddle(lg.Differences((-1,)), penalty=lg.L1(0.4), nonsmooth=data)
 checkpoints = [2**k for k in range(2, 11)]
 
 

@@ -54,7 +54,7 @@ c = torch.softmax(1.5 * torch.cos(torch.arange(8.0) ** 2), 0).double()
 
 
 def invest(cap, strategy):
-    near = lg.Box(0.0, cap) + lg.SquaredNorm() + lg.Linear(-c)
+    near = lg.Box(0.0, cap) + lg.SquaredDistance(c)
     problem, stop = TwoTerms(near, lg.Simplex()), lg.Stop(2000, tol=1e-14)
     return lg.solve(problem, DouglasRachford(), torch.zeros_like(c), gradient=strategy, stop=stop)
 

@@ -50,8 +50,8 @@ scale = torch.cat([torch.full((128 >> j,), j) for j in range(8)] + [torch.tensor
 
 
 def denoise(theta, noisy):
-    data = lg.SquaredNorm() + lg.Linear(-noisy)
-    problem = lg.Saddle(Haar(), dual=lg.LInfBall(theta.exp()[scale]), nonsmooth=data)
+    data = lg.SquaredDistance(noisy)
+    problem = lg.Saddle(Haar(), penalty=lg.L1(theta.exp()[scale]), nonsmooth=data)
     return lg.solve(problem, lg.PrimalDual(), noisy, stop=lg.Stop(30)).x
 
 

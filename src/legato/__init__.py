@@ -14,13 +14,15 @@ from legato.algorithms import (
     PrimalDual,
 )
 from legato.diagnostics import Diagnosis, diagnose
+from legato.energy import split
 from legato.functions import (
     L1,
     AsymmetricL1,
     Box,
+    BregmanTerm,
+    Equality,
     Function,
     GroupL1,
-    Kernel,
     L2Ball,
     LeastSquares,
     Linear,
@@ -32,6 +34,7 @@ from legato.functions import (
     Separable,
     Simplex,
     Smooth,
+    SquaredDistance,
     SquaredNorm,
     Zero,
     mirror_prox,
@@ -73,9 +76,8 @@ from legato.operators import (
     Stack,
 )
 from legato.optim import fit
-from legato.problems import Composite, Saddle
+from legato.problems import Composite, Saddle, smoothed
 from legato.running import Stop, Trace
-from legato.smoothing import smoothed
 from legato.solving import Solution, solve
 
 __version__ = "0.1.0"
@@ -90,6 +92,7 @@ __all__ = [
     "Backtracking",
     "BiCGStab",
     "Box",
+    "BregmanTerm",
     "Burg",
     "Composite",
     "Convolution",
@@ -99,6 +102,7 @@ __all__ = [
     "Differences",
     "Direct",
     "Entropy",
+    "Equality",
     "Euclidean",
     "FixedPoint",
     "Forward",
@@ -110,7 +114,6 @@ __all__ = [
     "Identity",
     "Implicit",
     "Interval",
-    "Kernel",
     "L2Ball",
     "LInfBall",
     "LeastSquares",
@@ -134,6 +137,7 @@ __all__ = [
     "Simplex",
     "Smooth",
     "Solution",
+    "SquaredDistance",
     "SquaredNorm",
     "Stack",
     "Stop",
@@ -148,4 +152,5 @@ __all__ = [
     "registered_pairs",
     "smoothed",
     "solve",
+    "split",
 ]

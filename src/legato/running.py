@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import as_number
 from legato._support.tree import detach
-from legato.algorithms.base import Algorithm, State
+from legato.algorithms import Algorithm
 from legato.errors import InputError
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop after ``iterations``, or earlier once the residual is at most ``tol``.
+    """Stop after ``iterations``, or earlier once every residual is at most ``tol``.
 
-    The residual is ‖xⁿ⁺¹ − xⁿ‖ / max(1, ‖xⁿ⁺¹‖), over primal and dual variables together. Reading
-    it makes a GPU wait: ``every`` says how often; without ``tol`` it is never read in the loop.
+    The residual is ‖xⁿ⁺¹ − xⁿ‖ / max_k ‖xᵏ‖ over primal and dual variables together, one for each
+    element of a batch. Reading it makes a GPU wait: ``every`` says how often; without ``tol`` it is
+    never read in the loop.
     Reference: Section 4.2 of Ochs et al. (2016).
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
@@ -46,9 +46,9 @@ class Stop:
 
 @dataclass
 class Trace:
-    """E(xⁿ) and ‖xⁿ − xⁿ⁻¹‖/max(1, ‖xⁿ‖) after each iteration, as tensors on the solver's device.
+    """E(xⁿ) and ‖xⁿ − xⁿ⁻¹‖/‖xⁿ‖ after each iteration, as tensors on the solver's device.
 
-    Reference: :func:`solve`, whose ``trace=True`` asks for it.
+    ``solve(…, trace=True)`` asks for it.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
@@ -60,38 +60,29 @@ class Trace:
     objective: list[Tensor] = field(default_factory=list)
     residual: list[Tensor] = field(default_factory=list)
 
-    def record(self, problem: Any, algorithm: Algorithm, before: State, after: State) -> None:
+    def record(self, problem: Any, algorithm: Algorithm[Any, Any], before: Any, after: Any) -> None:
         with torch.no_grad():
             self.objective.append(problem.objective(algorithm.solution(detach(after))).detach())
-            self.residual.append(algorithm.residual(before, after))
+            batch = batch_of(problem, algorithm, after)
+            self.residual.append(algorithm.residual(before, after, batch))
 
 
 @dataclass
 class Run:
-    """What a loop leaves behind.
+    """What a loop leaves behind; residual and converged are those of :class:`Solution`."""
 
-    Reference: :func:`run`, which returns it.
-
-    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
-    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
-    >>> algorithm = lg.ForwardBackward()
-    >>> start = algorithm.init(problem, None)
-    >>> legato.algorithms.run(problem, algorithm, start, lg.Stop(5)).iterations
-    5
-    """
-
-    state: State
+    state: Any
     iterations: int
     residual: Tensor
-    converged: bool | None
+    converged: Tensor | bool | None
     trace: Trace | None
-    window: list[State] | None = None
+    window: list[Any] | None = None
 
 
 def run(
     problem: Any,
-    algorithm: Algorithm,
-    state: State,
+    algorithm: Algorithm[Any, Any],
+    state: Any,
     stop: Stop,
     *,
     trace: Trace | None = None,
@@ -105,14 +96,14 @@ def run(
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
     >>> algorithm = lg.ForwardBackward()
-    >>> done = legato.algorithms.run(problem, algorithm, algorithm.init(problem, None), lg.Stop(5))
+    >>> done = legato.running.run(problem, algorithm, algorithm.init(problem, None), lg.Stop(5))
     >>> algorithm.solution(done.state)
     tensor([2., 0.])
     """
     window = None if keep is None else [state]
-    converged: bool | None = None if stop.tol is None else False
-    before = state
-    done = 0
+    batch = batch_of(problem, algorithm, state)
+    largest = None
+    before, done = state, 0
     for done in range(1, stop.iterations + 1):
         before, state = state, algorithm.step(problem, state)
         if window is not None and keep is not None:
@@ -121,10 +112,23 @@ def run(
         if trace is not None:
             trace.record(problem, algorithm, before, state)
         if stop.tol is not None and done % stop.every == 0:
-            converged = as_number(algorithm.residual(before, state)) <= stop.tol
-            if converged:
+            size = algorithm.size(state, batch)
+            largest = size if largest is None else torch.maximum(size, largest)
+            if bool((algorithm.residual(before, state, batch, largest) <= stop.tol).all()):
                 break
-    residual = algorithm.residual(before, state)
-    if stop.tol is not None and not converged:
-        converged = as_number(residual) <= stop.tol
-    return Run(state, done, residual, converged, trace, window)
+    residual = algorithm.residual(before, state, batch, largest)
+    return Run(state, done, residual, judge(residual, stop), trace, window)
+
+
+def judge(residual: Tensor, stop: Stop) -> Tensor | bool | None:
+    """Which elements of a batch have reached the tolerance; None where none was asked for."""
+    if stop.tol is None:
+        return None
+    converged = residual <= stop.tol
+    return converged if converged.ndim else bool(converged)
+
+
+def batch_of(problem: Any, algorithm: Algorithm[Any, Any], state: Any) -> int:
+    """How many leading axes are a batch; a problem of your own says so by a method ``batch``."""
+    count = getattr(problem, "batch", None)
+    return 0 if count is None else count(algorithm.solution(state))

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import is_concrete, require_sound_data
 from legato._support.precision import full_precision
 from legato._support.tree import Var
-from legato.algorithms import Algorithm
+from legato.algorithms import Algorithm, Backtracking, ForwardBackward, PrimalDual
+from legato.energy import fitting_geometry, split
 from legato.errors import InputError
+from legato.functions import Function
+from legato.geometry import Euclidean
 from legato.gradients import Backward, GradientStrategy, Unroll
-from legato.problems import Composite, Saddle
+from legato.problems import Composite, Problem, Saddle
 from legato.running import Stop, Trace
 
 
-@dataclass
+@dataclass(repr=False)
 class Solution:
     """What :func:`solve` found, attached to the autograd graph.
 
-    ``y`` is the dual variable, where there is one, ``state`` continues the iteration when passed
-    as x0. ``residual`` is ‖xᴺ − xᴺ⁻¹‖/max(1, ‖xᴺ‖); ``converged`` is None where no tolerance was
-    asked for. ``steps`` are the step sizes used. ``backward`` is filled by ``.backward()``.
-    Reference: :func:`solve`.
+    Attributes:
+        x: the primal variable.
+        y: the dual variable, where there is one.
+        state: a start for another problem, passed as x0.
+        iterations: how many were run.
+        residual: ‖xᴺ − xᴺ⁻¹‖/max_k ‖xᵏ‖, one for each element of a batch.
+        converged: whether that reached the tolerance: a bool, or one for each element of a batch;
+            None where no tolerance was asked for.
+        steps: the step sizes used.
+        trace: objective and residual of every iteration, if asked for.
+        algorithm: the algorithm that ran.
+        problem: the problem that it solved: an energy's splitting.
+        backward: what happened in the backward pass, filled by ``.backward()``.
 
-    >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
-    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
-    >>> solution = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(50, tol=1e-6))
-    >>> solution.x, solution.converged, solution.steps["step"]
-    (tensor([2., 0.]), True, tensor(1.0000))
+    >>> energy = lg.SquaredDistance(torch.tensor([3.0, 0.5])) + lg.L1(1.0)
+    >>> lg.solve(energy, stop=lg.Stop(50, tol=1e-6))
+    Solution(x=tensor(2), ForwardBackward, 2 iterations, residual 0, converged)
     """
 
     x: Var
@@ -39,34 +51,72 @@ class Solution:
     state: Any
     iterations: int
     residual: Tensor
-    converged: bool | None
+    converged: Tensor | bool | None
     steps: dict[str, Any]
-    trace: Trace | None = None
+    trace: Trace | None
+    algorithm: Algorithm[Any, Any]
+    problem: Any
+    given: Any
     backward: Backward = field(default_factory=Backward)
+
+    @cached_property
+    def objective(self) -> Tensor:
+        """The energy at x, for each element of a batch."""
+        with torch.no_grad():
+            return self.problem.objective(tree.detach(self.x))
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """The primal–dual gap, an upper bound of objective − minimum, where it is known."""
+        if self.y is None:
+            raise InputError(
+                f"{type(self.algorithm).__name__} has no dual variable, so there is no gap. Use "
+                "the residual, or solve the problem as a Saddle with PrimalDual."
+            )
+        with torch.no_grad():
+            return self.problem.gap(tree.detach(self.x), tree.detach(self.y))
+
+    def __repr__(self) -> str:
+        shape = tree.tree_map(lambda t: f"tensor({'×'.join(map(str, t.shape))})", self.x)
+        words = [f"x={shape}", type(self.algorithm).__name__, f"{self.iterations} iterations"]
+        words.append(f"residual {float(self.residual.amax()):.2g}")
+        if self.converged is not None:
+            reached = torch.as_tensor(self.converged)
+            count = f" {int(reached.sum())} of {reached.numel()}" if reached.ndim else ""
+            words.append(f"converged{count}" if count or reached else "not converged")
+        return f"Solution({', '.join(words)})"
 
 
 def solve(
-    problem: Composite | Saddle | Any,
-    algorithm: Algorithm,
-    x0: Var | None = None,
+    problem: Function | Problem | Any,
+    algorithm: Algorithm[Any, Any] | None = None,
+    x0: Var | Solution | None = None,
     *,
     gradient: GradientStrategy | None = None,
     stop: Stop | None = None,
     trace: bool = False,
 ) -> Solution:
-    r"""Minimise a problem with an algorithm, so that the result can be differentiated.
+    r"""Minimise an energy, so that the result can be differentiated.
 
     .. math:: x(θ) = 𝒜^{(N)}(x^0, θ) ≈ \arg\min_x E(x, θ)
 
-    Every tensor that the problem's step touches gets its gradient, wherever it is kept. ``x0`` is a
-    point, or the state of an earlier solution; None starts from a neutral point. ``gradient``
-    defaults to ``Unroll()`` and ``stop`` to 100 iterations. ``trace`` records objective and
-    residual of every iteration. Reference: Section 4 of Ochs et al. (2016).
+    Every tensor that the problem's step touches gets its gradient, wherever it is kept.
+    Reference: Section 4 of Ochs et al. (2016).
+
+    Args:
+        problem: an energy, which is split by the rules of :func:`split`, or a problem.
+        algorithm: None takes :class:`PrimalDual` where a term stands behind an operator, else
+            :class:`ForwardBackward`, with a line search where no step can be derived.
+        x0: a point, or the state of an earlier solution, which is a start with fresh steps; the
+            Solution of this very problem goes on where it stopped, with its momentum and
+            averages. None starts from a neutral point.
+        gradient: how to differentiate; ``Unroll()`` if None.
+        stop: 100 iterations if None.
+        trace: record objective and residual of every iteration.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> weight = torch.tensor(1.0, requires_grad=True)
-    >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(weight))
-    >>> x = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).x
+    >>> x = lg.solve(lg.LeastSquares(A, b) + lg.L1(weight), gradient=lg.Implicit()).x
     >>> x.sum().backward()
     >>> x.detach(), weight.grad  # x = (3 − weight, 0)
     (tensor([2., 0.]), tensor(-1.0000))
@@ -77,10 +127,9 @@ def solve(
     require_sound_data(problem, "The problem")
     report = Backward()
     with full_precision():
-        if _is_state(x0):
-            start = algorithm.resume(problem, _require_own_state(algorithm, x0))
-        else:
-            start = algorithm.init(problem, x0)
+        given, problem = problem, _as_problem(problem, algorithm)
+        algorithm = choose_algorithm(problem, given) if algorithm is None else algorithm
+        start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
         done = gradient.differentiate(problem, algorithm, start, stop, history, report)
     if is_concrete():
@@ -94,15 +143,53 @@ def solve(
         converged=done.converged,
         steps=algorithm.steps(problem, done.state),
         trace=done.trace,
+        algorithm=algorithm,
+        problem=problem,
+        given=given,
         backward=report,
     )
 
 
-def _is_state(x0: Any) -> bool:
-    return isinstance(x0, tuple) and hasattr(x0, "_fields")
+def _as_problem(problem: Any, algorithm: Algorithm[Any, Any] | None) -> Any:
+    """An energy is split for the geometries of the algorithm; a problem is one already."""
+    if not isinstance(problem, Function):
+        return problem
+    geometry = getattr(algorithm, "geometry", None)
+    return split(problem, geometry, getattr(algorithm, "dual_geometry", None))
 
 
-def _require_own_state(algorithm: Algorithm, state: Any) -> Any:
+def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:
+    """The algorithm that fits the structure of a problem.
+
+    A term behind an operator asks for PrimalDual. Without one ForwardBackward will do; where the
+    gradient's Lipschitz constant or the geometry's modulus is unknown, a line search finds steps.
+    """
+    geometry = fitting_geometry(energy) if isinstance(energy, Function) else Euclidean()
+    if isinstance(problem, Saddle):
+        return PrimalDual(geometry=geometry)
+    if not isinstance(problem, Composite):
+        raise InputError(
+            f"No algorithm is known for a {type(problem).__name__}. Pass one, or write the problem "
+            "as an energy: a sum of terms."
+        )
+    derivable = problem.smooth.lipschitz() is not None and (
+        geometry.modulus(problem.nonsmooth.bounds()) is not None
+    )
+    return ForwardBackward(None if derivable else Backtracking(), geometry)
+
+
+def _start(algorithm: Algorithm[Any, Any], problem: Any, given: Any, x0: Any) -> Any:
+    if isinstance(x0, Solution):
+        if type(x0.algorithm) is not type(algorithm):
+            return algorithm.init(problem, x0.x)
+        same = x0.given is given
+        return (algorithm.proceed if same else algorithm.resume)(problem, x0.state)
+    if isinstance(x0, tuple) and hasattr(x0, "_fields"):
+        return algorithm.resume(problem, _require_own_state(algorithm, x0))
+    return algorithm.init(problem, x0)
+
+
+def _require_own_state(algorithm: Algorithm[Any, Any], state: Any) -> Any:
     try:
         algorithm.points(state)
     except AttributeError:
@@ -119,6 +206,8 @@ def _require_kinds(algorithm: Any, gradient: Any, stop: Any) -> None:
         ("gradient", gradient, GradientStrategy),
         ("stop", stop, Stop),
     ):
+        if name == "algorithm" and value is None:
+            continue
         if not isinstance(value, kind):
             given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
             hint = f" Did you mean {value.__name__}()?" if isinstance(value, type) else ""

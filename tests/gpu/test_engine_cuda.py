@@ -36,9 +36,9 @@ def simplex(device, weight):
 
 
 def total_variation(device, weight):
-    term = lg.SquaredNorm() + lg.Linear(-randn(9, 8, seed=3).to(device))
+    term = lg.SquaredDistance(randn(9, 8, seed=3).to(device))
     return lg.Saddle(
-        lg.Differences(weights=weight), lg.Box(-1.0, 1.0), nonsmooth=term
+        lg.Differences(weights=weight), lg.L1(), nonsmooth=term
     ), lg.PrimalDual()
 
 
@@ -46,8 +46,8 @@ def potts(device, weight):
     cost = randn(2, 3, 6, 5, seed=4).to(device)
     term = lg.Simplex(dim=-3) + lg.Linear(cost) + lg.NegativeEntropy(0.5)
     operator = lg.Differences(weights=weight, offsets=((1, 0), (0, 1), (1, 1), (1, -1)))
-    dual = lg.Box(-1.0, 1.0) + lg.Kernel(UNIT, 0.5)
-    problem = lg.Saddle(operator, dual, nonsmooth=term)
+    penalty = (lg.Box(-1.0, 1.0) + lg.BregmanTerm(UNIT, 0.5)).conjugate()
+    problem = lg.Saddle(operator, penalty, nonsmooth=term)
     return problem, lg.PrimalDual(0.2, 0.2, lg.Entropy(), UNIT)
 
 
@@ -113,7 +113,7 @@ def test_repeated_solves_leave_memory_flat():
 def test_a_solve_can_be_captured_in_a_cuda_graph():
     cost = randn(3, 16, 16).cuda().float()
     problem = lg.Saddle(
-        lg.Differences(), lg.Box(-1.0, 1.0), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(cost)
+        lg.Differences(), lg.L1(), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(cost)
     )
     algorithm = lg.PrimalDual(0.3, 0.3, lg.Entropy(), UNIT)
     state = algorithm.init(problem, None)

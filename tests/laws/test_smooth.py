@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import legato as lg
-from legato.smoothing import LogBarrier, SmoothAbsolute
+from legato.functions import LogBarrier, SmoothAbsolute
 from makers import rand, randn
 
 

@@ -191,7 +191,7 @@ def pixel(at: tuple[int, int]) -> int:
 def potts_problem(c: Tensor, w: Tensor) -> lg.Saddle:
     return lg.Saddle(
         lg.Differences(weights=w.unsqueeze(-4)),  # (…, label, direction, row, column)
-        dual=lg.Box(),
+        penalty=lg.L1(),
         nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c),
     )
 

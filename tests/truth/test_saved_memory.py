@@ -78,8 +78,8 @@ def lasso(d: Tensor, b: Tensor) -> tuple[lg.Composite, lg.Algorithm]:
 def tv(d: Tensor, b: Tensor) -> tuple[lg.Saddle, lg.Algorithm]:
     problem = lg.Saddle(
         lg.Differences(dims=(-1,)),
-        dual=lg.L1(0.1).dual(),
-        nonsmooth=lg.SquaredNorm() + lg.Linear(-b * d),
+        penalty=lg.L1(0.1),
+        nonsmooth=lg.SquaredDistance(b * d),
     )
     return problem, lg.PrimalDual()
 

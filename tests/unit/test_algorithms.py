@@ -87,8 +87,8 @@ def test_tuples_of_variables():
 
 
 def tv(weight=0.3):
-    term = lg.SquaredNorm() + lg.Linear(-randn(7, 6, seed=5))
-    return lg.Saddle(lg.Differences(), lg.L1(weight).dual(), nonsmooth=term)
+    term = lg.SquaredDistance(randn(7, 6, seed=5))
+    return lg.Saddle(lg.Differences(), lg.L1(weight), nonsmooth=term)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_all_variants_of_primal_dual_find_the_same_solution(algorithm):
 def test_a_smooth_term_may_replace_a_prox():
     noisy = randn(7, 6, seed=5)
     smooth = lg.Saddle(
-        lg.Differences(), lg.L1(0.3).dual(), smooth=lg.LeastSquares(lg.Identity(), noisy)
+        lg.Differences(), lg.L1(0.3), smooth=lg.LeastSquares(lg.Identity(), noisy)
     )
     torch.testing.assert_close(
         solve(smooth, lg.PrimalDual()), solve(tv(), lg.PrimalDual()), rtol=1e-8, atol=1e-10
@@ -124,7 +124,7 @@ def test_stacked_operators_have_tuple_duals():
     noisy = randn(7, 6, seed=5)
     problem = lg.Saddle(
         lg.Stack(lg.Differences(), lg.Identity()),
-        lg.Separable(lg.L1(0.3).dual(), lg.SquaredNorm() + lg.Linear(noisy)),
+        lg.Separable(lg.L1(0.3), lg.SquaredNorm() + lg.Linear(noisy)),
         nonsmooth=lg.Zero(),
     )
     algorithm = lg.PrimalDual(dual_geometry=lg.Product(lg.Euclidean(), lg.Euclidean()))
@@ -150,12 +150,12 @@ def test_averages(first):
 
 def test_diagonal_steps_satisfy_their_condition():
     K = randn(9, 6, seed=7)
-    problem = lg.Saddle(K, lg.L1(1.0).dual(), nonsmooth=lg.SquaredNorm())
+    problem = lg.Saddle(K, lg.L1(1.0), nonsmooth=lg.SquaredNorm())
     s = lg.solve(problem, lg.PrimalDual(precondition=True), torch.zeros(6).double())
     tau, sigma = s.steps["tau"], s.steps["sigma"]
     scaled = sigma.sqrt().unsqueeze(1) * K * tau.sqrt()
     assert float(torch.linalg.matrix_norm(scaled, ord=2)) <= 1 + 1e-12
-    simplex = lg.Saddle(K, lg.L1(1.0).dual(), nonsmooth=lg.Simplex() + lg.Linear(randn(6)))
+    simplex = lg.Saddle(K, lg.L1(1.0), nonsmooth=lg.Simplex() + lg.Linear(randn(6)))
     s = lg.solve(simplex, lg.PrimalDual(precondition=True))
     assert s.steps["tau"].numel() == 1  # a prox that couples entries needs one step for them
     blocks = lg.Separable(lg.L2Ball(1.0, dim=-3), lg.Box(-1.0, 1.0))
@@ -181,7 +181,7 @@ def test_the_balance_can_be_learned():
 
 def test_games_take_longer_steps_in_the_right_norm():
     M = randn(5, 4, seed=8)
-    problem = lg.Saddle(M, lg.Simplex(), nonsmooth=lg.Simplex())
+    problem = lg.Saddle(M, lg.Simplex().conjugate(), nonsmooth=lg.Simplex())
     h = lg.Entropy()
     start = torch.full((4,), 0.25).double()
     largest = float(M.abs().max())

@@ -133,7 +133,7 @@ def test_data_inside_sums_and_stacks_are_checked_too():
     with raises(errors.InputError, r"nonsmooth\.terms\[1\]\.c", "5 of 5"):
         lg.solve(lg.Composite(DATA, lg.L1(1.0) + lg.Linear(bad)), lg.ForwardBackward())
     stack = lg.Stack(lg.Identity(), lg.Diagonal(bad))
-    saddle = lg.Saddle(stack, lg.Separable(lg.Box(-1, 1), lg.Box(-1, 1)), smooth=DATA)
+    saddle = lg.Saddle(stack, lg.Separable(lg.L1(), lg.L1()), smooth=DATA)
     with raises(errors.InputError, r"operator\.operators\[1\]\.entries"):
         lg.solve(saddle, lg.PrimalDual())
 
@@ -148,7 +148,7 @@ def test_half_precision_is_refused(dtype):
 def test_a_state_of_another_algorithm():
     state = lg.solve(lasso(), lg.ForwardBackward()).state
     with raises(errors.InputError, "ForwardBackwardState", "not a state of PrimalDual"):
-        lg.solve(lg.Saddle(A, lg.Box(-1.0, 1.0), smooth=DATA), lg.PrimalDual(), state)
+        lg.solve(lg.Saddle(A, lg.L1(), smooth=DATA), lg.PrimalDual(), state)
 
 
 def test_shapes_that_do_not_fit():
@@ -235,7 +235,7 @@ def test_arguments_of_the_wrong_kind():
     with raises(errors.InputError, "stop must be"):
         lg.solve(lasso(), lg.ForwardBackward(), stop=100)
     with raises(errors.InputError, "Composite", "Saddle"):
-        lg.solve(lg.Saddle(A, lg.Box(-1, 1)), lg.ForwardBackward())
+        lg.solve(lg.Saddle(A, lg.L1()), lg.ForwardBackward())
     with raises(errors.InputError, "Saddle", "Composite"):
         lg.solve(lasso(), lg.PrimalDual())
     with raises(errors.InputError, r"legato\.Smooth"):
@@ -243,7 +243,7 @@ def test_arguments_of_the_wrong_kind():
     with raises(errors.InputError, "no gradient", "smoothed"):
         lg.Composite(lg.L1(1.0), lg.NonNegative())
     with raises(errors.InputError, "operator must be"):
-        lg.Saddle("gradient", lg.Box(-1, 1))
+        lg.Saddle("gradient", lg.L1())
     with raises(errors.InputError, "does not depend on x"):
         lg.Smooth(lambda x: x.detach().sum()).grad(torch.ones(2))
 
@@ -272,11 +272,11 @@ def test_steps_that_violate_their_condition():
         lg.solve(lasso(), lg.ForwardBackward(10.0))
     with raises(errors.StepError, r"β = 0\.5"):
         lg.solve(lasso(), lg.ForwardBackward(1.5 / float(DATA.lipschitz()), inertia=0.5))
-    problem = lg.Saddle(A, lg.Box(-1.0, 1.0), nonsmooth=lg.SquaredNorm())
+    problem = lg.Saddle(A, lg.L1(), nonsmooth=lg.SquaredNorm())
     start = torch.zeros(5).double()
     with raises(errors.StepError, "tau = 1 and sigma = 1 violate", "‖K‖²"):
         lg.solve(problem, lg.PrimalDual(1.0, 1.0), start)
-    smooth = lg.Saddle(A, lg.Box(-1.0, 1.0), smooth=DATA)
+    smooth = lg.Saddle(A, lg.L1(), smooth=DATA)
     with raises(errors.StepError, "below 1/L_f"):
         lg.solve(smooth, lg.PrimalDual(tau=1.0))
     with raises(errors.StepError, "positive"):
@@ -292,18 +292,18 @@ def test_steps_that_cannot_be_derived():
     with raises(errors.StepError, "not strongly convex", "Backtracking"):
         lg.solve(lg.Composite(DATA, lg.NonNegative()), lg.ForwardBackward(geometry=lg.Entropy()))
     with raises(errors.StepError, "not 1-strongly convex", "tau and sigma"):
-        saddle = lg.Saddle(A, lg.Box(-1.0, 1.0), nonsmooth=lg.NonNegative())
+        saddle = lg.Saddle(A, lg.L1(), nonsmooth=lg.NonNegative())
         start = torch.ones(5).double()
         lg.solve(saddle, lg.PrimalDual(geometry=lg.Entropy()), start)
     with raises(errors.StepError, "tau and sigma"):
-        saddle = lg.Saddle(A, lg.Box(-1.0, 1.0), smooth=lg.Smooth(lambda x: x**4))
+        saddle = lg.Saddle(A, lg.L1(), smooth=lg.Smooth(lambda x: x**4))
         lg.solve(saddle, lg.PrimalDual(), torch.ones(5).double())
     with raises(errors.InputError, "absolute"):
 
         class Mystery(lg.Identity):
             absolute = lg.Operator.absolute
 
-        saddle = lg.Saddle(Mystery(), lg.Box(-1.0, 1.0), nonsmooth=lg.SquaredNorm())
+        saddle = lg.Saddle(Mystery(), lg.L1(), nonsmooth=lg.SquaredNorm())
         lg.solve(saddle, lg.PrimalDual(precondition=True), torch.ones(5))
 
 
@@ -334,7 +334,7 @@ def test_smoothing():
     with raises(errors.InputError, "mu must be positive"):
         lg.smoothed(lasso(), 0.0)
     with raises(errors.InputError, "Composite"):
-        lg.smoothed(lg.Saddle(A, lg.Box(-1, 1)), 0.1)
+        lg.smoothed(lg.Saddle(A, lg.L1()), 0.1)
     with raises(errors.InputError, "No smoothing of L2Ball"):
         lg.smoothed(lg.Composite(DATA, lg.L2Ball()), 0.1)
 
@@ -425,8 +425,8 @@ def test_strategies_that_do_not_apply():
     w = weight()
     with raises(errors.GradientError, "Piggyback", "ForwardBackward"):
         lg.solve(lasso(w), lg.ForwardBackward(), gradient=lg.Piggyback())
-    noisy = lg.SquaredNorm() + lg.Linear(-w * randn(4, 4))
-    problem = lg.Saddle(lg.Differences(), lg.Box(-0.1, 0.1), nonsmooth=noisy)
+    noisy = lg.SquaredDistance(w * randn(4, 4))
+    problem = lg.Saddle(lg.Differences(), lg.L1(0.1), nonsmooth=noisy)
     with raises(errors.GradientError, "averaged", "Unroll"):
         lg.solve(problem, lg.PrimalDual(average=True), gradient=lg.Implicit())
     with raises(errors.GradientError, "400 × 400"):

@@ -368,7 +368,7 @@ def test_nonsmooth_terms_are_refused_by_name():
     )
     both = lg.Box(0.0, 1.0) + lg.SquaredNorm()
     refuses(lg.Composite(lg.LeastSquares(A, b), both), "Box is not smooth")
-    saddle = lg.Saddle(A, dual=lg.Box(), nonsmooth=lg.SquaredNorm())
+    saddle = lg.Saddle(A, penalty=lg.L1(), nonsmooth=lg.SquaredNorm())
     refuses(saddle, "Use PrimalDual")
 
 

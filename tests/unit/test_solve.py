@@ -15,8 +15,8 @@ def lasso(weight=0.7, matrix=A, data=b):
 
 
 def tv(noisy, weight):
-    term = lg.SquaredNorm() + lg.Linear(-noisy)
-    return lg.Saddle(lg.Differences(), lg.L1(weight).dual(), nonsmooth=term)
+    term = lg.SquaredDistance(noisy)
+    return lg.Saddle(lg.Differences(), lg.L1(weight), nonsmooth=term)
 
 
 def test_solution_reports_what_happened():
@@ -174,7 +174,7 @@ def _batched_cases():
         "TV": (lambda d: tv(d, 0.3), lg.PrimalDual(), randn(4, 6, 5, seed=10)),
         "Potts": (
             lambda c: lg.Saddle(
-                lg.Differences(), lg.Box(-1.0, 1.0), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c)
+                lg.Differences(), lg.L1(), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c)
             ),
             potts,
             costs,
@@ -263,7 +263,7 @@ def test_gap_bounds_the_distance_to_the_optimum():
         gap = float(problem.gap(s.x, s.y))
         assert gap >= float(problem.objective(s.x) - problem.objective(best)) - 1e-12
     assert gap < 1e-4
-    both = lg.Saddle(A, lg.L1(1.0).dual(), lg.L1(1.0), lg.Quadratic(torch.eye(5).double(), b[:5]))
+    both = lg.Saddle(A, lg.L1(1.0), lg.Quadratic(torch.eye(5).double(), b[:5]), lg.L1(1.0))
     with pytest.raises(lg.errors.MissingConjugateError, match="gap"):
         both.gap(b[:5], b)
 
@@ -276,7 +276,7 @@ def test_values_follow_dtype_of_the_data():
         problem = lg.Saddle(
             lg.Differences(weights=weights),
             lg.Box(-1.0, 1.0),
-            nonsmooth=lg.SquaredNorm() + lg.Linear(-randn(6, 5, dtype=dtype)),
+            nonsmooth=lg.SquaredDistance(randn(6, 5, dtype=dtype)),
         )
         s = lg.solve(problem, lg.PrimalDual())
         assert s.x.dtype == s.y.dtype == dtype

@@ -106,7 +106,7 @@ def _potts(problem: str, gradient: Any, stop: lg.Stop):  # type: ignore[no-untyp
         def solve(theta: Tensor) -> Tensor:
             energy = lg.Simplex(0) + lg.SquaredNorm() + lg.Linear(theta[1] * t["cost"])
             # K maps (L, H, W) to (L, 2, H, W); its dual variable lies in a box of size λ.
-            made = lg.Saddle(lg.Differences(), dual=lg.LInfBall(theta[0]), nonsmooth=energy)
+            made = lg.Saddle(lg.Differences(), penalty=lg.L1(theta[0]), nonsmooth=energy)
             start = torch.full_like(t["cost"], 1 / 3)
             solution = lg.solve(made, lg.PrimalDual(), start, gradient=gradient, stop=stop)
             seen["solution"] = solution

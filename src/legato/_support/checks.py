@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
 
+from legato._support.holding import Held, held_tensors
 from legato.errors import InputError
 
 
@@ -79,36 +78,18 @@ def require_below(lo: Tensor | float, hi: Tensor | float, *, strict: bool, name:
         raise InputError(f"{name}: every lower end must be {relation} its upper end.")
 
 
-def tensors_in(obj: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors reachable through dataclass fields, modules and containers, with their paths."""
-    if isinstance(obj, Tensor):
-        yield path, obj
-    elif obj is None or isinstance(obj, (bool, int, float, str)):
-        return  # most fields; torch.compile cannot ask these types for their module
-    elif isinstance(obj, nn.Module):
-        for name, tensor in (*obj.named_parameters(), *obj.named_buffers()):
-            yield f"{path}.{name}", tensor
-    elif type(obj).__module__.startswith("legato.") or dataclasses.is_dataclass(obj):
-        for name, value in getattr(obj, "__dict__", {}).items():
-            if not name.startswith("_"):
-                yield from tensors_in(value, f"{path}.{name}" if path else name)
-    elif isinstance(obj, (tuple, list)):
-        for i, part in enumerate(obj):
-            yield from tensors_in(part, f"{path}[{i}]")
-
-
 def require_sound_data(obj: Any, what: str) -> None:
     """Refuse NaN, infinity, half precision, mixed devices and mixed floating dtypes."""
     if torch.compiler.is_compiling():
         return  # there are no values yet, and some compilers cannot look into a dataclass
-    found = [(p, t) for p, t in tensors_in(obj) if t.is_floating_point()]
-    devices = {t.device for _, t in found if t.ndim > 0}
+    found = [held for held in held_tensors(obj) if held.tensor.is_floating_point()]
+    devices = {t.device for _, t, _ in found if t.ndim > 0}
     if len(devices) > 1:
-        places = ", ".join(f"{p} on {t.device}" for p, t in found)
+        places = ", ".join(f"{p} on {t.device}" for p, t, _ in found)
         raise InputError(f"{what} mixes devices ({places}). Move everything to one with .to(…).")
-    dtypes = {t.dtype for _, t in found if t.ndim > 0}
+    dtypes = {t.dtype for _, t, _ in found if t.ndim > 0}
     if len(dtypes) > 1:
-        kinds = ", ".join(f"{p} is {t.dtype}" for p, t in found)
+        kinds = ", ".join(f"{p} is {t.dtype}" for p, t, _ in found)
         raise InputError(
             f"{what} mixes floating dtypes ({kinds}). Convert everything to one, e.g. .double()."
         )
@@ -121,8 +102,10 @@ def require_sound_data(obj: Any, what: str) -> None:
     if not is_concrete() or not found:
         return
     # 0·t sums to 0 unless t holds NaN or infinity: two cheap passes, one read for all tensors.
-    probes = [(t.detach() * 0).sum() for p, t in found if not _may_be_infinite(p)]
-    probes += [torch.isnan(t.detach()).any() for p, t in found if _may_be_infinite(p)]
+    probes = [
+        torch.isnan(t.detach()).any() if may_be_infinite else (t.detach() * 0).sum()
+        for _, t, may_be_infinite in found
+    ]
     total = probes[0] + 0.0
     for probe in probes[1:]:
         total = total + probe.to(total)
@@ -130,21 +113,11 @@ def require_sound_data(obj: Any, what: str) -> None:
         raise InputError(_describe_unsound(found, what))
 
 
-def _may_be_infinite(path: str) -> bool:
-    return path.endswith((".lo", ".hi"))
-
-
-def _unsound(path: str, tensor: Tensor) -> Tensor:
-    """Entries that no problem may hold: NaN anywhere, infinity except as an end of an interval."""
-    if _may_be_infinite(path):
-        return torch.isnan(tensor.detach())
-    return ~torch.isfinite(tensor.detach())
-
-
-def _describe_unsound(found: list[tuple[str, Tensor]], what: str) -> str:
+def _describe_unsound(found: list[Held], what: str) -> str:
     lines = []
-    for path, tensor in found:
-        bad = _unsound(path, tensor)
+    for path, tensor, may_be_infinite in found:
+        entries = tensor.detach()
+        bad = torch.isnan(entries) if may_be_infinite else ~torch.isfinite(entries)
         count = int(bad.sum())
         if count:
             index = tuple(int(i) for i in bad.nonzero()[0])

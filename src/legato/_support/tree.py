@@ -61,9 +61,28 @@ def extrapolate(new: Var, old: Var) -> Var:
     return torch.lerp(old, new, 2.0)
 
 
-def inner(x: Var, y: Var) -> Tensor:
-    """⟨x, y⟩ over all leaves."""
-    return torch.stack([(a * b).sum() for a, b in zip(leaves(x), leaves(y), strict=True)]).sum()
+def sum_beyond(t: Tensor, batch: int) -> Tensor:
+    """The sum over all axes but the first ``batch``."""
+    return t.sum(tuple(range(batch, t.ndim))) if t.ndim > batch else t
+
+
+def largest_over(t: Tensor, axes: int) -> Tensor:
+    """The largest entries over the last ``axes`` axes, as far as t has them."""
+    axes = min(axes, t.ndim)
+    return t.flatten(-axes).amax(-1) if axes > 0 else t
+
+
+def expand_over(t: Tensor | float, axes: int) -> Tensor | float:
+    """t with ``axes`` trailing axes of size one, so that it broadcasts against a variable."""
+    if not isinstance(t, Tensor) or t.ndim == 0:
+        return t
+    return t.reshape(*t.shape, *(1,) * axes)
+
+
+def inner(x: Var, y: Var, batch: int = 0) -> Tensor:
+    """⟨x, y⟩ over all leaves; the first ``batch`` axes of each stay."""
+    parts = [sum_beyond(a * b, batch) for a, b in zip(leaves(x), leaves(y), strict=True)]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def norm(x: Var) -> Tensor:

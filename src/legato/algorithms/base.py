@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import wide_norm
-from legato._support.tree import Var
+from legato._support.tree import Var, sum_beyond
 from legato.errors import DivergenceError
 
-State = Any
-"""A NamedTuple of tensors (or tuples of tensors)."""
+P = TypeVar("P")
+"""The kind of problem that an algorithm solves."""
+
+S = TypeVar("S", bound=tuple[Any, ...])
+"""Its state: a NamedTuple of tensors, or of tuples of tensors."""
 
 
 class SplitStep(NamedTuple):
@@ -26,19 +28,15 @@ class SplitStep(NamedTuple):
     ``symmetric`` says that they are so in any case; where it is False, that is to be checked.
     ``range_projector(half)`` projects onto the range of backward's Jacobian there; None if unknown.
     Reference: Moreau (1965), for the proximal half.
-
-    >>> problem = lg.Composite(lg.LeastSquares(torch.eye(2), torch.ones(2)), lg.L1(0.1))
-    >>> lg.ForwardBackward(1.0).halves(problem).symmetric
-    True
     """
 
-    forward: Callable[[State], State]
-    backward: Callable[[State], State]
+    forward: Callable[[Any], Any]
+    backward: Callable[[Any], Any]
     symmetric: bool
-    range_projector: Callable[[State], Callable[[State], State] | None]
+    range_projector: Callable[[Any], Callable[[Any], Any] | None]
 
 
-class Algorithm(ABC):
+class Algorithm(ABC, Generic[P, S]):
     r"""An iteration x⁺ = 𝒜(x, θ), given by hyper-parameters only.
 
     Subclasses are frozen dataclasses. Three methods are required; the others have defaults that
@@ -54,30 +52,40 @@ class Algorithm(ABC):
     """
 
     @abstractmethod
-    def init(self, problem: Any, x0: Var | None) -> State:
+    def init(self, problem: P, x0: Var | None) -> S:
         """The first state; refuses a problem or start that this algorithm cannot work with."""
 
     @abstractmethod
-    def step(self, problem: Any, state: State) -> State:
+    def step(self, problem: P, state: S) -> S:
         """One iteration, without side effects."""
 
     @abstractmethod
-    def solution(self, state: State) -> Var:
+    def solution(self, state: S) -> Var:
         """The point that a state stands for."""
 
-    def resume(self, problem: Any, state: State) -> State:
-        """A state of an earlier solution, perhaps of another problem, as a start for this one."""
+    def resume(self, problem: P, state: S) -> S:
+        """A start at the variables of any earlier state, with steps that fit this problem.
+
+        Momentum and averages begin anew: they may belong to another problem.
+        """
+        return self.init(problem, self.solution(state))
+
+    def proceed(self, problem: P, state: S) -> S:
+        """The state of an earlier solve of this very problem, to go on as if it had not stopped.
+
+        Steps are derived again all the same: the problem's data may have changed in place.
+        """
         return state
 
-    def dual(self, state: State) -> Var | None:
+    def dual(self, state: S) -> Var | None:
         """The dual variable, for algorithms that have one."""
         return None
 
-    def points(self, state: State) -> Var:
+    def points(self, state: S) -> Var:
         """Everything that must stand still at convergence, as points (not mirror coordinates)."""
         return self.solution(state)
 
-    def fixed_point_map(self, state: State) -> tuple[Algorithm, State]:
+    def fixed_point_map(self, state: S) -> tuple[Algorithm[P, Any], Any]:
         """An autonomous map with the same fixed points, and ``state`` in its terms.
 
         The fixed-point family differentiates this map: momentum, averages and line searches vanish
@@ -85,23 +93,23 @@ class Algorithm(ABC):
         """
         return self, state
 
-    def with_variables(self, state: State, stationary: State) -> State:
-        """``state`` with its variables taken from a state of the stationary map."""
-        return stationary
+    def with_variables(self, state: S, reduced: Any) -> S:
+        """``state`` with its variables taken from a state of the fixed-point map."""
+        return reduced
 
-    def transport(self, before: State, after: State, cotangent: State) -> State:
+    def transport(self, before: Any, after: Any, cotangent: Any) -> Any:
         """Carry a cotangent of the state from ``before`` to ``after`` (see Geometry.transport)."""
         return cotangent
 
-    def halves(self, problem: Any) -> SplitStep | None:
-        """This (stationary) step as two symmetric halves, where it has them: see ``CG``."""
+    def halves(self, problem: P) -> SplitStep | None:
+        """This (fixed-point) step as two symmetric halves, where it has them: see ``CG``."""
         return None
 
-    def steps(self, problem: Any, state: State) -> dict[str, Any]:
+    def steps(self, problem: P, state: S) -> dict[str, Any]:
         """The step sizes in use, for the report."""
         return {}
 
-    def require_sound(self, state: State) -> None:
+    def require_sound(self, state: S) -> None:
         """Raise if a state cannot have come from a healthy iteration."""
         if not all(bool(torch.isfinite(t).all()) for t in tree.leaves(state)):
             raise DivergenceError(
@@ -110,12 +118,29 @@ class Algorithm(ABC):
             )
 
     @torch.no_grad()
-    def residual(self, before: State, after: State) -> Tensor:
-        """The change of the points in one iteration, relative where their norm exceeds 1."""
+    def residual(
+        self, before: S, after: S, batch: int = 0, largest: Tensor | None = None
+    ) -> Tensor:
+        """The change of the points in one iteration, relative to their size.
+
+        One number for each element of a batch. ``largest`` is the largest norm seen so far, to
+        which the change is compared if the present one is smaller.
+        """
         old, new = self.points(before), self.points(after)
-        change = _size(tree.tree_map(torch.sub, new, old))
-        return (change / torch.clamp(_size(new), min=1)).to(tree.leaves(new)[0].dtype)
+        change = _norm(tree.tree_map(torch.sub, new, old), batch)
+        size = self.size(after, batch)
+        size = size if largest is None else torch.maximum(size, largest)
+        return change / torch.where(size > 0, size, 1.0)
+
+    @torch.no_grad()
+    def size(self, state: S, batch: int = 0) -> Tensor:
+        """The norm of the points, for each element of a batch."""
+        return _norm(self.points(state), batch)
 
 
-def _size(x: Var) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack([wide_norm(t) for t in tree.leaves(x)]))
+def _norm(x: Var, batch: int) -> Tensor:
+    """Euclidean, in float64 where the device has it: squares of 1e20 are no float32 numbers."""
+    parts = [t.detach() for t in tree.leaves(x)]
+    wide = [t if t.device.type == "mps" else t.double() for t in parts]
+    total = torch.stack([sum_beyond(t * t, batch) for t in wide]).sum(0)
+    return total.sqrt().to(parts[0].dtype)

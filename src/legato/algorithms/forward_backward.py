@@ -15,13 +15,15 @@ from legato._support.checks import as_number, is_concrete
 from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.start import (
-    is_empty,
+    constant_where_coupled,
     mirror_start,
+    one_for_each,
+    require_fitting,
     require_positive_step,
     require_sound_mirror,
 )
 from legato.errors import InputError, StepError
-from legato.functions import mirror_prox, strong_convexity
+from legato.functions import mirror_prox
 from legato.geometry import Euclidean, Geometry
 from legato.problems import Composite
 
@@ -32,10 +34,9 @@ class Nesterov:
 
     ``restart=True`` drops the momentum, t_{k+1} = 1, wherever the last step turned against it:
     after a = y + β(y − y₋) ↦ y⁺, if ⟨a − y⁺, x⁺ − x⟩ > 0 for mirror coordinates y of points x. Each
-    step size decides for itself: a batch whose elements have their own steps restarts one by one, a
-    batch with a common step as a whole. The decisions carry no derivative. ``restart=400`` drops it
-    every 400 iterations. Without restarts the derivatives of the iterates may swing, or even grow,
-    long after the iterates have settled.
+    element of a batch decides for itself; the decisions carry no derivative. ``restart=400`` drops
+    it every 400 iterations. Without restarts the derivatives of the iterates may swing, or even
+    grow, long after the iterates have settled.
     Reference: Beck and Teboulle (2009); O'Donoghue and Candès (2015) for ``restart``.
 
     >>> f = lg.Quadratic(torch.diag(torch.tensor([1.0, 0.01])), torch.tensor([0.0, -0.01]))
@@ -65,7 +66,8 @@ class Nesterov:
 
     @cached_property
     def longest(self) -> float:
-        """A number between the last t before a restart and the one that is not reached."""
+        """Restart once t exceeds this: the midpoint between the last t allowed and the next one,
+        so that rounding cannot shift the restart by an iteration."""
         if isinstance(self.restart, bool):
             return math.inf
         t = last = 1.0
@@ -102,12 +104,18 @@ class Backtracking:
             )
 
 
+class MirrorState(NamedTuple):
+    """Mirror coordinates y alone: what the fixed-point map iterates."""
+
+    mirror: Var
+
+
 class ForwardBackwardState(NamedTuple):
-    """Mirror coordinates y, the point x = ∇ψ*(y) and the derived step (or () where not needed)."""
+    """Mirror coordinates y, the point x = ∇ψ*(y) and the derived step."""
 
     mirror: Var
     point: Var
-    step: Var
+    step: Tensor
 
 
 class InertialState(NamedTuple):
@@ -120,16 +128,22 @@ class InertialState(NamedTuple):
     t: Tensor
 
 
+State = MirrorState | ForwardBackwardState | InertialState
+
+
 @dataclass(frozen=True, eq=False, init=False)
-class ForwardBackward(Algorithm):
+class ForwardBackward(Algorithm[Composite, Any]):
     r"""Forward–backward splitting with a Bregman distance.
 
     .. math:: x^{n+1} = \arg\min_x\, g(x) + ⟨∇f(x^n), x⟩ + \tfrac1α D_ψ(x, x^n)
 
-    In mirror coordinates: y ← ∇ψ(prox(y − α∇f(x))). ``step_size`` is α: a number, a tensor
-    (learned or one per batch element), :class:`Backtracking`, or None for 1/L. ``inertia`` is a
-    constant β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
-    Reference: Section 5.1 of Ochs et al. (2016).
+    In mirror coordinates: y ← ∇ψ(prox(y − α∇f(x))). Reference: Section 5.1 of Ochs et al. (2016).
+
+    Args:
+        step_size: α: a number, a tensor (learned, one per batch element, or one per entry where
+            the prox is separable), :class:`Backtracking`, or None for 1/L.
+        geometry: ψ; Euclidean if None.
+        inertia: a constant β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
@@ -163,46 +177,64 @@ class ForwardBackward(Algorithm):
         object.__setattr__(self, "geometry", Euclidean() if geometry is None else geometry)
         object.__setattr__(self, "inertia", inertia)
 
-    def init(self, problem: Composite, x0: Var | None) -> Any:
+    # --- start ------------------------------------------------------------------------------------
+
+    def init(self, problem: Composite, x0: Var | None) -> State:
         if not isinstance(problem, Composite):
             raise InputError(
                 f"ForwardBackward solves Composite problems, not {type(problem).__name__}. "
                 "Use PrimalDual for a Saddle problem."
             )
-        y = mirror_start(self.geometry, problem.nonsmooth, problem.start(), x0)
+        return self._begin(
+            problem, mirror_start(self.geometry, problem.nonsmooth, problem.start(), x0)
+        )
+
+    def resume(self, problem: Composite, state: State) -> State:
+        require_fitting(self.solution(state), problem.start(), "The state")
+        return self._begin(problem, state.mirror)
+
+    def proceed(self, problem: Composite, state: State) -> State:
+        fresh = self.resume(problem, state)
+        if isinstance(fresh, InertialState) and isinstance(state, InertialState):
+            return fresh._replace(previous=state.previous, t=state.t)
+        return fresh
+
+    def _begin(self, problem: Composite, y: Var) -> State:
         x = self.geometry.unmirror(y)
-        step = self._initial_step(problem, tree.leaves(y)[0])
+        step = self._initial_step(problem, x)
         if self.inertia == 0.0:
             return ForwardBackwardState(y, x, step)
-        return InertialState(y, x, step, previous=y, t=torch.ones_like(step))
+        return InertialState(y, x, step, previous=y, t=one_for_each(problem, x))
 
-    def _initial_step(self, problem: Composite, like: Tensor) -> Tensor:
+    def _initial_step(self, problem: Composite, x: Var) -> Tensor:
+        like = tree.leaves(x)[0]
         if isinstance(self.step_size, Backtracking):
             return like.new_tensor(self.step_size.initial)
         if self.step_size is None:
-            return self._derived_step(problem, like)
+            return self._derived_step(problem, x)
         self._require_stable(problem)
         return torch.as_tensor(self.step_size).detach().to(like)
 
-    def _derived_step(self, problem: Composite, like: Tensor) -> Tensor:
+    def _derived_step(self, problem: Composite, x: Var) -> Tensor:
         L = problem.smooth.lipschitz()
         if L is None:
             raise StepError(
-                f"No step can be derived: the Lipschitz constant of "
-                f"{type(problem.smooth).__name__} is unknown. Give ForwardBackward a step, e.g. "
-                "step_size=0.1 or step_size=legato.Backtracking()."
+                f"No step can be derived: the Lipschitz constant of {problem.smooth!r} is unknown. "
+                "Give ForwardBackward a step, e.g. step_size=0.1 or "
+                "step_size=legato.Backtracking()."
             )
-        modulus = strong_convexity(self.geometry, problem.nonsmooth)
+        modulus = self.geometry.modulus(problem.nonsmooth.bounds())
         if modulus is None:
             raise StepError(
-                f"No step can be derived: {self.geometry!r} is not strongly convex on the whole "
-                f"domain of {type(problem.nonsmooth).__name__}. Give ForwardBackward a step, e.g. "
+                f"No step can be derived: how strongly convex {self.geometry!r} is on the domain "
+                f"of {problem.nonsmooth!r} is unknown. Give ForwardBackward a step, e.g. "
                 "step_size=1/(L·max x), or step_size=legato.Backtracking()."
             )
         room = 1.0
         if not isinstance(self.inertia, Nesterov):
             room = min(1.0, 1.98 * (1 - self.inertia))  # α < 2(1 − β)/L
-        L = torch.as_tensor(L).detach().to(like)
+        L = torch.as_tensor(L).detach().to(tree.leaves(x)[0])
+        L = constant_where_coupled(L, problem.nonsmooth, x)
         return room * modulus / torch.where(L > 0, L, torch.ones_like(L))
 
     def _require_stable(self, problem: Composite) -> None:
@@ -223,21 +255,20 @@ class ForwardBackward(Algorithm):
                 "diverge. Take a smaller step, or step_size=None for 1/L."
             )
 
-    def step(self, problem: Composite, state: Any) -> Any:
+    # --- iteration --------------------------------------------------------------------------------
+
+    def step(self, problem: Composite, state: State) -> State:
         if isinstance(state, InertialState):
             return self._inertial_step(problem, state)
+        if isinstance(state, MirrorState):
+            gradient = problem.smooth.grad(self.geometry.unmirror(state.mirror))
+            return MirrorState(self._move(problem, state.mirror, gradient, self.step_size))
         y, x, derived = state
-        lean = is_empty(x)
-        if lean:
-            x = self.geometry.unmirror(y)
         gradient = problem.smooth.grad(x)
         if isinstance(self.step_size, Backtracking):
             derived = self._search(self.step_size, problem, y, x, gradient, derived)
-            alpha: Any = derived
-        else:
-            alpha = derived if self.step_size is None else self.step_size
-        new = self._move(problem, y, gradient, alpha)
-        return ForwardBackwardState(new, () if lean else self.geometry.unmirror(new), derived)
+        new = self._move(problem, y, gradient, self._size(derived))
+        return ForwardBackwardState(new, self.geometry.unmirror(new), derived)
 
     def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:
         if isinstance(self.inertia, Nesterov):
@@ -282,9 +313,9 @@ class ForwardBackward(Algorithm):
                 if bool(_visible(value) < allowed) and bool(allowed < torch.inf):
                     excess = problem.smooth.value(trial) - value - tree.inner(gradient, move)
                 else:
-                    # It cannot be told from rounding. There f is as good as quadratic: both sides
-                    # are half of a symmetric difference, which does not cancel, along a unit move,
-                    # for squares of small and large ones are zero and infinite.
+                    # The decrease is below rounding error, so compare gradients instead (exact for
+                    # quadratics): ⟨∇f(x⁺) − ∇f(x), d⟩ ≤ ⟨y⁺ − y, d⟩/α with the move d normalised to
+                    # avoid over- and underflow.
                     size = _largest(move)
                     unit = _divided(move, size)
                     turn = tree_map(torch.sub, problem.smooth.grad(trial), gradient)
@@ -300,15 +331,23 @@ class ForwardBackward(Algorithm):
             "its data, or start elsewhere."
         )
 
-    def solution(self, state: Any) -> Var:
-        return self.geometry.unmirror(state.mirror) if is_empty(state.point) else state.point
+    # --- reading a state --------------------------------------------------------------------------
 
-    def fixed_point_map(self, state: Any) -> tuple[Algorithm, Any]:
+    def solution(self, state: State) -> Var:
+        return (
+            self.geometry.unmirror(state.mirror) if isinstance(state, MirrorState) else state.point
+        )
+
+    def fixed_point_map(self, state: State) -> tuple[Algorithm[Composite, Any], MirrorState]:
+        if isinstance(state, MirrorState):
+            return self, state
         plain = ForwardBackward(self._size(state.step), self.geometry)
-        return plain, ForwardBackwardState(state.mirror, (), ())
+        return plain, MirrorState(state.mirror)
 
-    def with_variables(self, state: Any, lean: Any) -> Any:
-        return state._replace(mirror=lean.mirror, point=self.solution(lean))
+    def with_variables(self, state: State, reduced: MirrorState) -> State:
+        if isinstance(state, MirrorState):
+            return reduced
+        return state._replace(mirror=reduced.mirror, point=self.solution(reduced))
 
     def transport(self, before: Any, after: Any, cotangent: Any) -> Any:
         carried = self.geometry.transport(before.mirror, after.mirror, cotangent.mirror)
@@ -337,10 +376,12 @@ class ForwardBackward(Algorithm):
 
         return SplitStep(forward, backward, torch.as_tensor(alpha).numel() == 1, range_projector)
 
-    def steps(self, problem: Composite, state: Any) -> dict[str, Any]:
-        return {"step": self._size(state.step)}
+    def steps(self, problem: Composite, state: State) -> dict[str, Any]:
+        return {
+            "step": self.step_size if isinstance(state, MirrorState) else self._size(state.step)
+        }
 
-    def require_sound(self, state: Any) -> None:
+    def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.mirror, "ForwardBackward")
 
 

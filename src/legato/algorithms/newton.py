@@ -11,7 +11,7 @@ from torch import Tensor
 from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.tree import Var
 from legato.algorithms.base import Algorithm
-from legato.algorithms.start import is_empty, mirror_start
+from legato.algorithms.start import mirror_start
 from legato.errors import DivergenceError, DomainError, InputError, LegatoError, StepError
 from legato.functions import Function, Zero
 from legato.geometry import Euclidean
@@ -20,7 +20,8 @@ from legato.problems import Composite
 _DESCENT = 1e-4
 """The share of the decrease promised by the slope that a step has to keep (Armijo)."""
 _OVERSHOOT = 0.9
-"""The share of the slope that may stand against a step at its end: more is a leap to and fro."""
+"""Curvature condition: accept a step only if φ′(t) ≤ 0.9·|φ′(0)|; a steeper uphill slope means
+that the step overshot the minimum along the line."""
 
 
 class NewtonState(NamedTuple):
@@ -42,7 +43,7 @@ class PointState(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Newton(Algorithm):
+class Newton(Algorithm[Composite, Any]):
     r"""Newton's method for a smooth energy E = f + g, with H = ∇²E.
 
     .. math:: x^{n+1} = x^n − t\, H^{-1} ∇E(x^n)
@@ -95,14 +96,14 @@ class Newton(Algorithm):
         numbers = torch.stack((_value(energy, x), x.new_zeros(()), x.new_ones(())))
         return NewtonState(x, gradient, (), numbers)
 
-    def resume(self, problem: Composite, state: NewtonState) -> NewtonState:
-        return self.init(problem, state.point)  # the rest may belong to another energy
+    def proceed(self, problem: Composite, state: NewtonState) -> NewtonState:
+        return self.resume(problem, state)  # the factor may belong to data that have changed
 
     def step(self, problem: Composite, state: NewtonState) -> NewtonState:
         energy = _energy(problem)
         value, last, t = _read(state.numbers)
         x, gradient, factor = state.point, state.gradient, state.factor
-        fresh = is_empty(factor) or self.reuse == 0
+        fresh = isinstance(factor, tuple) or self.reuse == 0
         if not fresh:
             direction = _solve(factor, gradient)
             slope = _inner(gradient, direction)
@@ -147,7 +148,7 @@ class Newton(Algorithm):
     def solution(self, state: Any) -> Tensor:
         return state.point
 
-    def fixed_point_map(self, state: NewtonState) -> tuple[Algorithm, PointState]:
+    def fixed_point_map(self, state: NewtonState) -> tuple[Algorithm[Composite, Any], PointState]:
         return _FullStep(), PointState(state.point)
 
     def with_variables(self, state: NewtonState, stationary: PointState) -> NewtonState:
@@ -162,7 +163,7 @@ class Newton(Algorithm):
 
 
 @dataclass(frozen=True, eq=False)
-class _FullStep(Algorithm):
+class _FullStep(Algorithm[Composite, Any]):
     """The full step with a Hessian that counts as a constant.
 
     Its derivative in θ is that of Newton's step wherever ∇E = 0, because that of H⁻¹ is multiplied

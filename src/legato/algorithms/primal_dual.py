@@ -11,18 +11,20 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number, is_concrete
-from legato._support.tree import Var, tree_map
+from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import (
-    is_empty,
+    constant_where_coupled,
     mirror_start,
     neutral,
+    require_fitting,
     require_positive_step,
     require_sound_mirror,
 )
 from legato.errors import GradientError, InputError, StepError
-from legato.functions import Function, Separable, Zero, mirror_prox, strong_convexity
+from legato.functions import Function, Separable, Zero, mirror_prox
 from legato.geometry import Euclidean, Geometry
+from legato.operators import Stack
 from legato.problems import Saddle
 
 
@@ -32,7 +34,8 @@ class Average:
 
     The ergodic mean, (1/N) Σ xⁿ. Reference: Chambolle and Pock (2016), Theorem 1.
 
-    >>> pennies = lg.Saddle(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), lg.Simplex(), lg.Simplex())
+    >>> A, mixed = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), lg.Simplex()
+    >>> pennies = lg.Saddle(A, mixed.conjugate(), nonsmooth=mixed)
     >>> algorithm = lg.PrimalDual(average=lg.Average(first=1))
     >>> found = lg.solve(pennies, algorithm, torch.tensor([0.9, 0.1]), stop=lg.Stop(500))
     >>> found.x.round(decimals=1)
@@ -53,8 +56,15 @@ class Steps(NamedTuple):
     sigma: Any
 
 
+class MirrorPair(NamedTuple):
+    """Mirror coordinates of both variables alone: what the fixed-point map iterates."""
+
+    primal: Var
+    dual: Var
+
+
 class PrimalDualState(NamedTuple):
-    """Mirror coordinates and points (or () to recompute them) of both variables, derived steps."""
+    """Mirror coordinates and points of both variables, and the derived steps."""
 
     primal: Var
     dual: Var
@@ -76,24 +86,34 @@ class AveragedState(NamedTuple):
     number: Tensor
 
 
+State = MirrorPair | PrimalDualState | AveragedState
+
+
 @dataclass(frozen=True, eq=False)
-class PrimalDual(Algorithm):
+class PrimalDual(Algorithm[Saddle, Any]):
     r"""The primal–dual hybrid gradient method with Bregman distances.
 
     .. math::
         x^{n+1} &= \arg\min_x\, g(x) + ⟨∇f(x^n) + K^*y^n, x⟩ + \tfrac1τ D_ψ(x, x^n) \\
         y^{n+1} &= \arg\min_y\, h^*(y) − ⟨K(2x^{n+1} − x^n), y⟩ + \tfrac1σ D_φ(y, y^n)
 
-    Steps satisfy (1/τ − L_f)/σ ≥ ‖K‖². What is not given is derived: τ = 1/(‖K‖/r + L_f) and
-    σ = 1/(r‖K‖) with ``balance`` r. ``norm`` replaces ‖K‖ where another norm fits the geometries
-    (max|K_ij| for games on simplices). ``precondition`` asks for diagonal steps. ``average``
-    returns the ergodic mean. For ε-entropy add :func:`~legato.NegativeEntropy` to the problem.
+    Steps satisfy (m/τ − L_f)·(n/σ) ≥ ‖K‖², with the moduli m and n of ψ and φ (1 if Euclidean).
     Reference: Chambolle and Pock (2016); Pock and Chambolle (2011) for preconditioning.
 
+    Args:
+        tau: τ, a number or tensor; None derives 1/(‖K‖/r + L_f).
+        sigma: σ; None derives 1/(r‖K‖).
+        geometry: ψ, in which g has a prox.
+        dual_geometry: φ, in which the conjugate h* has a prox.
+        average: True, or an :class:`Average`, returns the ergodic mean.
+        balance: r, which trades primal against dual progress in derived steps; may be learned.
+        norm: replaces ‖K‖ where another norm fits the geometries (max|K_ij| for games on
+            simplices).
+        precondition: derive diagonal steps.
+
     >>> y = torch.tensor([0.0, 0.1, 1.0, 0.9])
-    >>> data = lg.SquaredNorm() + lg.Linear(-y)  # ½‖x − y‖² without its constant
-    >>> problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(0.1).dual(), nonsmooth=data)
-    >>> lg.solve(problem, lg.PrimalDual(), stop=lg.Stop(500)).x.round(decimals=3)
+    >>> energy = lg.SquaredDistance(y) + lg.L1(0.1) @ lg.Differences(dims=(-1,))
+    >>> lg.solve(energy, lg.PrimalDual(), stop=lg.Stop(500)).x.round(decimals=3)
     tensor([0.1000, 0.1000, 0.9000, 0.9000])
     """
 
@@ -117,17 +137,31 @@ class PrimalDual(Algorithm):
 
     # --- start ------------------------------------------------------------------------------------
 
-    def init(self, problem: Saddle, x0: Var | None) -> Any:
+    def init(self, problem: Saddle, x0: Var | None) -> State:
         if not isinstance(problem, Saddle):
             raise InputError(
                 f"PrimalDual solves Saddle problems, not {type(problem).__name__}. "
                 "Use ForwardBackward for a Composite problem."
             )
         primal = mirror_start(self.geometry, problem.nonsmooth, problem.start(), x0)
-        x = self.geometry.unmirror(primal)
-        image = problem.operator(tree.detach(x))
-        dual = neutral(self.dual_geometry, problem.dual, image)
-        y = self.dual_geometry.unmirror(dual)
+        image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
+        dual = neutral(self.dual_geometry, problem.penalty.conjugate(), image)
+        return self._begin(problem, primal, dual, image)
+
+    def resume(self, problem: Saddle, state: State) -> State:
+        require_fitting(self.solution(state), problem.start(), "The state")
+        image = problem.operator(tree.detach(self.geometry.unmirror(state.primal)))
+        require_fitting(state.dual, image, "The dual variable of the state")
+        return self._begin(problem, state.primal, state.dual, image)
+
+    def proceed(self, problem: Saddle, state: State) -> State:
+        fresh = self.resume(problem, state)
+        if isinstance(fresh, AveragedState) and isinstance(state, AveragedState):
+            return fresh._replace(x_mean=state.x_mean, y_mean=state.y_mean, number=state.number)
+        return fresh
+
+    def _begin(self, problem: Saddle, primal: Var, dual: Var, image: Var) -> State:
+        x, y = self.geometry.unmirror(primal), self.dual_geometry.unmirror(dual)
         steps = self._derive_steps(problem, tree.detach(x), image)
         if not isinstance(self.average, Average):
             return PrimalDualState(primal, dual, x, y, steps)
@@ -144,23 +178,44 @@ class PrimalDual(Algorithm):
         K = torch.as_tensor(K).detach().to(like)
         K = torch.where(K > 0, K, torch.ones_like(K))  # K = 0 couples nothing: any step will do
         if self.tau is not None and self.sigma is not None:
-            if None not in self._moduli(problem):
-                self._require_stable(K, L)
+            self._require_stable(problem, K, L)
             return Steps(*(torch.as_tensor(s).detach().to(like) for s in (self.tau, self.sigma)))
-        self._require_strongly_convex(problem)
+        m, n = self._require_moduli(problem)
+        K_x, K_y = self._for_primal(problem, K), self._for_dual(problem, K)
+        dual = problem.penalty.conjugate()
         if self.tau is not None:
             tau = torch.as_tensor(self.tau).detach().to(like)
-            room = 1 / tau - L
+            room = m / tau - L
             if is_concrete() and not bool((room > 0).all()):
                 raise StepError(
                     f"tau = {as_number(tau.amax()):g} must be below 1/L_f = "
-                    f"{1 / as_number(L.amax()):g}."
+                    f"{m / as_number(L.amax()):g}."
                 )
-            return Steps(tau, room / K**2)
+            least = as_number(room.amin()) if room.ndim else room
+            return Steps(tau, tree_map(lambda k: n * least / k**2, K_y))
         if self.sigma is not None:
             sigma = torch.as_tensor(self.sigma).detach().to(like)
-            return Steps(1 / (sigma * K**2 + L), sigma)
-        return Steps(1 / (K / self.balance + L), 1 / (self.balance * K))
+            most = sigma.amax()
+            bound = constant_where_coupled(most * K_x**2 / n + L, problem.nonsmooth, x)
+            return Steps(m / bound, sigma)
+        bound = constant_where_coupled(K_x / self.balance + L, problem.nonsmooth, x)
+        return Steps(m / bound, _dual_steps(dual, image, K_y, self.balance, n))
+
+    def _for_primal(self, problem: Saddle, K: Tensor) -> Tensor:
+        """‖K‖ such that it broadcasts against x: it has the shape of the batch."""
+        axes = problem.operator.coupled
+        return torch.as_tensor(expand_over(K, 0 if axes is None else axes[0]))
+
+    def _for_dual(self, problem: Saddle, K: Tensor) -> Var:
+        """‖K‖ such that it broadcasts against Kx, block by block of a stack."""
+        if K.ndim == 0 or problem.operator.coupled is None:
+            return K
+        if isinstance(problem.operator, Stack):
+            seen = problem.operator.coupled[0]
+            parts = ((part, part.coupled or (seen, seen)) for part in problem.operator.operators)
+            # A part that couples fewer axes than the stack keeps the others as axes of its image.
+            return tuple(expand_over(K, out + seen - own) for _, (own, out) in parts)
+        return torch.as_tensor(expand_over(K, problem.operator.coupled[1]))
 
     def _lipschitz(self, problem: Saddle, like: Tensor) -> Tensor:
         L = problem.smooth.lipschitz()
@@ -174,30 +229,38 @@ class PrimalDual(Algorithm):
             L = 0.0
         return torch.as_tensor(L).detach().to(like)
 
-    def _moduli(self, problem: Saddle) -> tuple[float | None, float | None]:
+    def _moduli(self, problem: Saddle) -> tuple[Any, Any]:
         return (
-            strong_convexity(self.geometry, problem.nonsmooth),
-            strong_convexity(self.dual_geometry, problem.dual),
+            self.geometry.modulus(problem.nonsmooth.bounds()),
+            self.dual_geometry.modulus(problem.penalty.conjugate().bounds()),
         )
 
-    def _require_strongly_convex(self, problem: Saddle) -> None:
+    def _require_moduli(self, problem: Saddle) -> tuple[Any, Any]:
         moduli = self._moduli(problem)
-        if any(m is None or m < 1 for m in moduli):
-            weak = self.geometry if moduli[0] is None or moduli[0] < 1 else self.dual_geometry
+        if None in moduli:
+            first = moduli[0] is None
+            geometry = self.geometry if first else self.dual_geometry
+            term = problem.nonsmooth if first else problem.penalty.conjugate()
             raise StepError(
-                f"No steps can be derived: {weak!r} is not 1-strongly convex on the domain of its "
-                "term. Give both tau and sigma."
+                f"No steps can be derived: how strongly convex {geometry!r} is on the domain of "
+                f"{term!r} is unknown. Give both tau and sigma."
             )
+        return moduli
 
-    def _require_stable(self, K: Tensor, L: Tensor) -> None:
-        if not is_concrete():
+    def _require_stable(self, problem: Saddle, K: Tensor, L: Tensor) -> None:
+        """Refuse given steps that violate their condition, as far as it is known."""
+        m, n = self._moduli(problem)
+        if m is None or n is None or not is_concrete():
             return
         tau = torch.as_tensor(self.tau).detach().to(K)
         sigma = torch.as_tensor(self.sigma).detach().to(K)
-        room = (1 / tau - L) / sigma
+        if sigma.numel() > 1:  # it broadcasts against y, the rest against x
+            sigma = sigma.amin()
+        K = self._for_primal(problem, K)
+        room = (m / tau - L) * n / sigma
         if not bool((room >= K**2 * (1 - 1e-5)).all()):
             raise StepError(
-                f"tau = {as_number(tau.amax()):g} and sigma = {as_number(sigma.amax()):g} violate "
+                f"tau = {as_number(tau.amax()):g} and sigma = {as_number(sigma):g} violate "
                 f"(1/tau − L_f)/sigma ≥ ‖K‖²: the left side is {as_number(room.amin()):g}, the "
                 f"right {as_number(K.amax()) ** 2:g} (L_f = {as_number(L.amax()):g}). Take smaller "
                 "steps, or leave both None to have them derived; if another norm of K fits your "
@@ -206,14 +269,14 @@ class PrimalDual(Algorithm):
 
     def _diagonal_steps(self, problem: Saddle, x: Var, image: Var, L: Tensor) -> Steps:
         """τ_j = 1/(Σ_i|K_ij|/r + L_f) and σ_i = 1/(r Σ_j|K_ij|), equal where a prox couples."""
-        self._require_strongly_convex(problem)
+        m, n = self._require_moduli(problem)
         with torch.no_grad():
             absolute = problem.operator.absolute()
             columns = absolute.adjoint(tree_map(torch.ones_like, image))
             rows = absolute(tree_map(torch.ones_like, x))
         return Steps(
-            _diagonal(problem.nonsmooth, columns, 1 / self.balance, L),
-            _diagonal(problem.dual, rows, self.balance, 0.0),
+            _diagonal(problem.nonsmooth, columns, 1 / self.balance, L, m),
+            _diagonal(problem.penalty.conjugate(), rows, self.balance, 0.0, n),
         )
 
     # --- iteration --------------------------------------------------------------------------------
@@ -225,12 +288,38 @@ class PrimalDual(Algorithm):
             derived.sigma if self.sigma is None else self.sigma,
         )
 
-    def step(self, problem: Saddle, state: Any) -> Any:
-        tau = state.steps.tau if self.tau is None else self.tau
-        sigma = state.steps.sigma if self.sigma is None else self.sigma
-        lean = is_empty(state.x)
-        x = self.geometry.unmirror(state.primal) if lean else state.x
-        y = self.dual_geometry.unmirror(state.dual) if lean else state.y
+    def step(self, problem: Saddle, state: State) -> State:
+        if isinstance(state, MirrorPair):
+            x = self.geometry.unmirror(state.primal)
+            y = self.dual_geometry.unmirror(state.dual)
+            pair, _ = self._move(problem, state, x, y, Steps(self.tau, self.sigma))
+            return pair
+        tau, sigma = self._sizes(state.steps)
+        pair, x_new = self._move(problem, state, state.x, state.y, Steps(tau, sigma))
+        y_new = self.dual_geometry.unmirror(pair.dual)
+        if not isinstance(state, AveragedState):
+            return PrimalDualState(pair.primal, pair.dual, x_new, y_new, state.steps)
+        number = state.number + 1
+
+        def mean(old: Tensor, new: Tensor) -> Tensor:
+            return old + (new - old) / number
+
+        return AveragedState(
+            pair.primal,
+            pair.dual,
+            x_new,
+            y_new,
+            state.steps,
+            tree_map(mean, state.x_mean, x_new),
+            tree_map(mean, state.y_mean, y_new),
+            number,
+        )
+
+    def _move(
+        self, problem: Saddle, state: Any, x: Var, y: Var, steps: Steps
+    ) -> tuple[MirrorPair, Var]:
+        """Both mirror variables after one iteration, and the new x."""
+        tau, sigma = steps
         slope = problem.operator.adjoint(y)
         if not isinstance(problem.smooth, Zero):
             slope = tree_map(torch.add, slope, problem.smooth.grad(x))
@@ -240,57 +329,41 @@ class PrimalDual(Algorithm):
         rise = problem.operator(tree.extrapolate(x_new, x))
         down = tree_map(operator.neg, sigma) if isinstance(sigma, tuple) else -sigma
         half = tree.sub_scaled(state.dual, down, rise)
-        dual = mirror_prox(problem.dual, self.dual_geometry, half, sigma)
-        if lean:
-            return PrimalDualState(primal, dual, (), (), state.steps)
-        y_new = self.dual_geometry.unmirror(dual)
-        if not isinstance(state, AveragedState):
-            return PrimalDualState(primal, dual, x_new, y_new, state.steps)
-        number = state.number + 1
-
-        def mean(old: Tensor, new: Tensor) -> Tensor:
-            return old + (new - old) / number
-
-        return AveragedState(
-            primal,
-            dual,
-            x_new,
-            y_new,
-            state.steps,
-            tree_map(mean, state.x_mean, x_new),
-            tree_map(mean, state.y_mean, y_new),
-            number,
-        )
+        dual = mirror_prox(problem.penalty.conjugate(), self.dual_geometry, half, sigma)
+        return MirrorPair(primal, dual), x_new
 
     # --- reading a state --------------------------------------------------------------------------
 
-    def solution(self, state: Any) -> Var:
-        if isinstance(state, AveragedState):
-            return state.x_mean
-        return self.geometry.unmirror(state.primal) if is_empty(state.x) else state.x
+    def solution(self, state: State) -> Var:
+        if isinstance(state, MirrorPair):
+            return self.geometry.unmirror(state.primal)
+        return state.x_mean if isinstance(state, AveragedState) else state.x
 
-    def dual(self, state: Any) -> Var:
-        if isinstance(state, AveragedState):
-            return state.y_mean
-        return self.dual_geometry.unmirror(state.dual) if is_empty(state.y) else state.y
+    def dual(self, state: State) -> Var:
+        if isinstance(state, MirrorPair):
+            return self.dual_geometry.unmirror(state.dual)
+        return state.y_mean if isinstance(state, AveragedState) else state.y
 
-    def points(self, state: Any) -> Var:
+    def points(self, state: State) -> Var:
         return (self.solution(state), self.dual(state))
 
-    def fixed_point_map(self, state: Any) -> tuple[Algorithm, Any]:
+    def fixed_point_map(self, state: State) -> tuple[Algorithm[Saddle, Any], MirrorPair]:
         if isinstance(state, AveragedState):
             raise GradientError(
                 "The averaged iterate is no fixed point of the iteration, so the fixed-point "
                 "family cannot differentiate it. Use Unroll or Forward, or average=False."
             )
+        if isinstance(state, MirrorPair):
+            return self, state
         tau, sigma = self._sizes(state.steps)
         plain = replace(self, tau=tau, sigma=sigma, norm=None, precondition=False)
-        return plain, PrimalDualState(state.primal, state.dual, (), (), Steps((), ()))
+        return plain, MirrorPair(state.primal, state.dual)
 
-    def with_variables(self, state: Any, lean: Any) -> Any:
-        return state._replace(
-            primal=lean.primal, dual=lean.dual, x=self.solution(lean), y=self.dual(lean)
-        )
+    def with_variables(self, state: State, reduced: MirrorPair) -> State:
+        if isinstance(state, MirrorPair):
+            return reduced
+        x, y = self.solution(reduced), self.dual(reduced)
+        return state._replace(primal=reduced.primal, dual=reduced.dual, x=x, y=y)
 
     def transport(self, before: Any, after: Any, cotangent: Any) -> Any:
         return cotangent._replace(
@@ -298,21 +371,30 @@ class PrimalDual(Algorithm):
             dual=self.dual_geometry.transport(before.dual, after.dual, cotangent.dual),
         )
 
-    def steps(self, problem: Saddle, state: Any) -> dict[str, Any]:
+    def steps(self, problem: Saddle, state: State) -> dict[str, Any]:
+        if isinstance(state, MirrorPair):
+            return {"tau": self.tau, "sigma": self.sigma}
         return self._sizes(state.steps)._asdict()
 
-    def require_sound(self, state: Any) -> None:
+    def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.primal, "PrimalDual")
         require_sound_mirror(self.dual_geometry, state.dual, "PrimalDual")
 
 
-def _diagonal(term: Function, sums: Var, scale: Any, extra: Any) -> Var:
-    """1/(scale·sums + extra), made constant along axes that the prox of ``term`` couples."""
+def _dual_steps(dual: Function, image: Var, K: Var, balance: Any, modulus: Any) -> Var:
+    """σ = n/(r‖K‖), constant where the prox of h* couples entries."""
+    if isinstance(K, tuple):
+        blocks = dual.blocks if isinstance(dual, Separable) else (dual,) * len(K)
+        parts = zip(blocks, image, K, strict=True)
+        return tuple(_dual_steps(b, part, k, balance, modulus) for b, part, k in parts)
+    return modulus / (balance * constant_where_coupled(K, dual, image))
+
+
+def _diagonal(term: Function, sums: Var, scale: Any, extra: Any, modulus: Any) -> Var:
+    """m/(scale·sums + extra), made constant along axes that the prox of ``term`` couples."""
     if isinstance(sums, tuple):
         blocks = term.blocks if isinstance(term, Separable) else (term,) * len(sums)
         parts = zip(blocks, sums, strict=True)
-        return tuple(_diagonal(block, part, scale, extra) for block, part in parts)
-    for d in term.shared_dims():
-        sums = sums.amax(d, keepdim=True)
-    total = sums * scale + extra
-    return 1 / torch.where(total > 0, total, torch.ones_like(total))
+        return tuple(_diagonal(block, part, scale, extra, modulus) for block, part in parts)
+    total = constant_where_coupled(sums * scale + extra, term, sums)
+    return modulus / torch.where(total > 0, total, torch.ones_like(total))

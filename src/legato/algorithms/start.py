@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import is_concrete
 from legato._support.tree import Var
 from legato.errors import DivergenceError, DomainError, InputError, StepError
 from legato.functions import Function, Separable, mirror_prox
-from legato.geometry import Geometry, Product
+from legato.functions.prox import blocks_of
+from legato.geometry import Geometry
 
 
 def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var | None) -> Var:
@@ -27,7 +31,7 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
         if tensor.numel() == 0:
             raise InputError(f"x0 is empty (shape {tuple(tensor.shape)}): nothing to solve for.")
     if shape is not None:
-        _require_same(x0, shape)
+        require_fitting(x0, shape, "x0")
     if is_concrete():
         for tensor in tree.leaves(x0):
             if not bool(torch.isfinite(tensor.detach()).all()):
@@ -38,10 +42,10 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
 
 def neutral(geometry: Geometry, term: Function, shape: Var) -> Var:
     """The geometry's centre moved into the constraint of ``term``; its other parts stay out."""
-    if isinstance(geometry, Product) and isinstance(term, Separable):
-        parts = zip(geometry.blocks, term.blocks, shape, strict=True)
+    if isinstance(term, Separable):
+        parts = zip(blocks_of(geometry, len(shape)), term.blocks, shape, strict=True)
         return tuple(neutral(block, part, t) for block, part, t in parts)
-    core = term.split(geometry).core
+    core = term.prox_parts(geometry).core
     return mirror_prox(core, geometry, geometry.centre(shape), 1.0)
 
 
@@ -49,22 +53,25 @@ def _kind(obj: object) -> str:
     return str(obj.dtype) if isinstance(obj, torch.Tensor) else type(obj).__name__
 
 
-def _require_same(x0: Var, shape: Var) -> None:
+def require_fitting(x0: Var, shape: Var | None, name: str) -> None:
+    """Refuse a start that does not belong to a problem whose variable has this shape."""
+    if shape is None:
+        return
     for given, expected in zip(tree.leaves(x0), tree.leaves(shape), strict=True):
         if given.dtype != expected.dtype:
             raise InputError(
-                f"x0 is {given.dtype} but the problem's data are {expected.dtype}. "
+                f"{name} is {given.dtype} but the problem's data are {expected.dtype}. "
                 "Convert one of them; legato never mixes precisions silently."
             )
         if given.device != expected.device:
             raise InputError(
-                f"x0 is on {given.device} but the problem's data are on {expected.device}."
+                f"{name} is on {given.device} but the problem's data are on {expected.device}."
             )
         try:
             torch.broadcast_shapes(given.shape, expected.shape)
         except RuntimeError:
             raise InputError(
-                f"x0 has shape {tuple(given.shape)}, but the problem's variable has shape "
+                f"{name} has shape {tuple(given.shape)}, but the problem's variable has shape "
                 f"{tuple(expected.shape)}."
             ) from None
 
@@ -105,6 +112,20 @@ def require_positive_step(step: object, name: str) -> None:
         raise StepError(f"{name} must be positive and finite, not {step!r}.")
 
 
-def is_empty(point: Var) -> bool:
-    """Whether a state leaves its point to be recomputed from mirror coordinates."""
-    return isinstance(point, tuple) and not point
+def constant_where_coupled(bound: Tensor, term: Function, x: Var) -> Tensor:
+    """The largest entries along axes that a prox couples, for a step must not vary there."""
+    if bound.ndim == 0 or isinstance(x, tuple):
+        return bound
+    for dim in term.prox_couples():
+        axis = dim if dim < 0 else dim - x.ndim
+        if bound.ndim >= -axis:
+            bound = bound.amax(axis, keepdim=True)
+    return bound
+
+
+def one_for_each(problem: Any, x: Var) -> Tensor:
+    """Ones that broadcast against x, one for each element of its batch."""
+    if isinstance(x, tuple):
+        return tree.leaves(x)[0].new_ones(())
+    batch = problem.batch(x)
+    return x.new_ones((*x.shape[:batch], *(1,) * (x.ndim - batch)) if batch else ())

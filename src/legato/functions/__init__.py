@@ -1,52 +1,41 @@
-"""Smooth and prox-friendly functions, and the table of proxes."""
+"""The terms of an energy, their algebra, and the table of proxes."""
 
-from legato.functions.base import (
-    Function,
-    Kernel,
-    Linear,
-    NegativeEntropy,
-    Separable,
-    SquaredNorm,
-    Sum,
-    Zero,
-)
-from legato.functions.prox import (
-    mirror_prox,
-    prox,
-    register_prox,
-    registered_pairs,
-    strong_convexity,
-)
+from legato.functions.affine import Equality, Linear, Zero
+from legato.functions.algebra import Composed, Conjugate, Scaled, Separable, Shifted, Sum
+from legato.functions.base import Function
+from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
+from legato.functions.norms import L1, AsymmetricL1, GroupL1
+from legato.functions.prox import mirror_prox, prox, register_prox, registered_pairs
+from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
 from legato.functions.smooth import LeastSquares, Logistic, Quadratic, Smooth
-from legato.functions.terms import (
-    L1,
-    AsymmetricL1,
-    Box,
-    GroupL1,
-    L2Ball,
-    LInfBall,
-    NonNegative,
-    Simplex,
-)
+from legato.functions.smoothing import LogBarrier, SmoothAbsolute
 
 __all__ = [
     "L1",
     "AsymmetricL1",
     "Box",
+    "BregmanTerm",
+    "Composed",
+    "Conjugate",
+    "Equality",
     "Function",
     "GroupL1",
-    "Kernel",
     "L2Ball",
     "LInfBall",
     "LeastSquares",
     "Linear",
+    "LogBarrier",
     "Logistic",
     "NegativeEntropy",
     "NonNegative",
     "Quadratic",
+    "Scaled",
     "Separable",
+    "Shifted",
     "Simplex",
     "Smooth",
+    "SmoothAbsolute",
+    "SquaredDistance",
     "SquaredNorm",
     "Sum",
     "Zero",
@@ -54,5 +43,4 @@ __all__ = [
     "prox",
     "register_prox",
     "registered_pairs",
-    "strong_convexity",
 ]

@@ -19,26 +19,13 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import may_be_differentiated
 from legato._support.tree import Var, tree_map
-from legato.errors import MissingProxError
-from legato.functions.base import Function, Separable, Zero
-from legato.functions.terms import (
-    L1,
-    AsymmetricL1,
-    Box,
-    GroupL1,
-    L2Ball,
-    NonNegative,
-    Simplex,
-)
-from legato.geometry import (
-    Burg,
-    Entropy,
-    Euclidean,
-    Geometry,
-    Interval,
-    Product,
-    Quartic,
-)
+from legato.errors import InputError, MissingProxError
+from legato.functions.affine import Equality, Zero
+from legato.functions.algebra import Conjugate, Separable, Shifted
+from legato.functions.base import Function
+from legato.functions.norms import L1, AsymmetricL1, GroupL1
+from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
+from legato.geometry import Burg, Entropy, Euclidean, Geometry, Interval, Product, Quartic
 
 MirrorProx = Callable[[Any, Any, Any, Any], Any]
 _TABLE: dict[tuple[type[Function], type[Geometry]], MirrorProx] = {}
@@ -125,17 +112,52 @@ def mirror_prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
     >>> lg.mirror_prox(lg.Simplex(), lg.Entropy(), y, 1.0).diff()  # where exp would be 0
     tensor([-200.])
     """
-    form = _RESOLVED.get((type(g), type(geometry)))
-    if form is not None:  # not a sum, and seen before
-        return form(g, geometry, y, alpha)
-    core, shift, epsilon = g.split(geometry)
-    if shift is not None:
-        y = tree.sub_scaled(y, alpha, shift)
-    if epsilon is not None:
-        factor = 1 + alpha * epsilon
-        y = tree_map(lambda t: t / factor, y)
-        alpha = alpha / factor
+    core, y, alpha = prox_argument(g, geometry, y, alpha)
     return _lookup(type(core), type(geometry))(core, geometry, y, alpha)
+
+
+def prox_argument(g: Function, geometry: Geometry, y: Var, alpha: Any) -> tuple[Function, Var, Any]:
+    """The core whose entry gives the prox of g, with the argument and step it is called with."""
+    core, scale, shifts, epsilon = g.prox_parts(geometry)
+    if isinstance(alpha, tuple):  # one step a block: the blocks take their own parts
+        return core, y, alpha
+    for factor, c in shifts:
+        y = tree.sub_scaled(y, alpha * factor, c)
+    if epsilon is not None:
+        shrink = 1 + alpha * epsilon
+        y = tree_map(lambda t: t / shrink, y)
+        alpha = alpha / shrink
+    if scale is not None:
+        alpha = alpha * scale
+    if isinstance(alpha, Tensor) and alpha.ndim > 0:
+        _require_constant(alpha, core, y)
+    return core, y, alpha
+
+
+def _require_constant(alpha: Tensor, core: Function, y: Tensor) -> None:
+    """Refuse a step that varies along an axis whose entries the prox mixes: no formula holds."""
+    for dim in core.prox_couples():
+        axis = dim if dim < 0 else dim - y.ndim
+        if alpha.ndim >= -axis and alpha.shape[axis] > 1:
+            raise InputError(
+                f"The prox of {core!r} couples the entries along axis {dim}, but a step or the "
+                f"weight of a quadratic term beside it varies there (shape {tuple(alpha.shape)}). "
+                "Use one number along that axis, or make the weighted term part of the smooth term."
+            )
+
+
+def has_prox(g: Function, geometry: Geometry) -> bool:
+    """Whether the table holds what the prox of g needs in a geometry."""
+    try:
+        core = g.prox_parts(geometry).core
+        if isinstance(core, Separable):
+            return all(map(has_prox, core.blocks, blocks_of(geometry, len(core.blocks))))
+        if isinstance(core, Conjugate | Shifted):
+            return isinstance(geometry, Euclidean) and has_prox(core.function, geometry)
+        _lookup(type(core), type(geometry))
+    except (MissingProxError, InputError):
+        return False
+    return True
 
 
 def prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
@@ -164,19 +186,38 @@ def _(g: NonNegative, geometry: Geometry, y: Var, alpha: Any) -> Var:
     return y  # the geometry's domain is the constraint (Example 5)
 
 
-@register_prox(Separable, Product)
-def _(g: Separable, geometry: Product, y: Var, alpha: Any) -> Var:
-    alphas = alpha if isinstance(alpha, tuple) else (alpha,) * len(g.blocks)
-    parts = zip(g.blocks, geometry.blocks, y, alphas, strict=True)
+@register_prox(Separable, Geometry)  # type: ignore[type-abstract]
+def _(g: Separable, geometry: Geometry, y: Var, alpha: Any) -> Var:
+    count = len(g.blocks)
+    alphas = alpha if isinstance(alpha, tuple) else (alpha,) * count
+    parts = zip(g.blocks, blocks_of(geometry, count), y, alphas, strict=True)
     return tuple(mirror_prox(block, part, t, a) for block, part, t, a in parts)
 
 
-@register_prox(Zero, Product)
-def _(g: Zero, geometry: Product, y: Var, alpha: Any) -> Var:
-    return y
+def blocks_of(geometry: Geometry, count: int) -> tuple[Geometry, ...]:
+    """The geometries of a tuple's blocks: those of a product, or the same for all."""
+    return geometry.blocks if isinstance(geometry, Product) else (geometry,) * count
 
 
 # --- Euclidean ------------------------------------------------------------------------------------
+
+
+@register_prox(Equality, Euclidean)
+def _(g: Equality, geometry: Geometry, y: Var, alpha: Any) -> Var:
+    return tree_map(lambda t: torch.zeros_like(t) + g.b, y)
+
+
+@register_prox(Shifted, Euclidean)
+def _(g: Shifted, geometry: Geometry, y: Var, alpha: Any) -> Var:
+    inner = mirror_prox(g.function, geometry, tree.sub_scaled(y, 1.0, g.c), alpha)
+    return tree.sub_scaled(inner, -1.0, g.c)
+
+
+@register_prox(Conjugate, Euclidean)
+def _(g: Conjugate, geometry: Geometry, y: Var, alpha: Any) -> Var:
+    """Moreau's identity; it holds for steps that do not vary where the prox couples."""
+    inner = mirror_prox(g.function, geometry, tree_map(lambda t: t / alpha, y), 1 / alpha)
+    return tree.sub_scaled(y, alpha, inner)
 
 
 @register_prox(L1, Euclidean, Quartic)
@@ -209,9 +250,14 @@ def _(g: Box, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     return _clip(y, g.lo, g.hi)
 
 
+@register_prox(LInfBall, Euclidean)
+def _(g: LInfBall, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
+    return _clip(y, -g.radius, g.radius)
+
+
 @register_prox(L2Ball, Euclidean)
 def _(g: L2Ball, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
-    norms = GroupL1(dim=g.dim).norms(y)
+    norms = g.norms(y)
     outside = norms > g.radius
     shrink = g.radius / torch.where(outside, norms, torch.ones_like(norms))
     return y * torch.where(outside, shrink, torch.ones_like(norms))
@@ -221,7 +267,7 @@ def _(g: L2Ball, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     """Projection onto the simplex: subtract the threshold that makes the positive part sum to 1."""
     y = y - y.detach().amax(g.dim, keepdim=True)  # projections do not see constants; rounding does
-    threshold = _simplex_threshold(y.detach(), g.dim)
+    threshold = simplex_threshold(y.detach(), g.dim)
     if not may_be_differentiated(y):
         return torch.clamp(y - threshold, min=0)
     support = ~(y.detach() <= threshold)  # so that NaN stays NaN
@@ -230,7 +276,7 @@ def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     return torch.where(support, y - threshold, torch.zeros_like(y))
 
 
-def _simplex_threshold(y: Tensor, dim: int) -> Tensor:
+def simplex_threshold(y: Tensor, dim: int) -> Tensor:
     """τ with Σ max(y − τ, 0) = 1, which is the largest (y₍₁₎ + … + y₍ₖ₎ − 1)/k of the sorted y."""
     count = y.shape[dim]
     if count <= 4:  # exchanging neighbours is several times faster than a sort of so few
@@ -277,11 +323,13 @@ def _(g: Box, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 
 
 @register_prox(Box, Interval)
-def _(g: Box, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
-    if g.lo is geometry.lo and g.hi is geometry.hi:
+@register_prox(LInfBall, Interval)
+def _(g: Function, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
+    ends = g.bounds()
+    if _same_end(ends[0], geometry.lo) and _same_end(ends[1], geometry.hi):
         return y  # the geometry's domain is the constraint (Example 7)
-    lo = torch.as_tensor(g.lo, dtype=y.dtype, device=y.device)
-    hi = torch.as_tensor(g.hi, dtype=y.dtype, device=y.device)
+    lo = torch.as_tensor(ends[0], dtype=y.dtype, device=y.device)
+    hi = torch.as_tensor(ends[1], dtype=y.dtype, device=y.device)
     floor = torch.full_like(y, -torch.inf)
     ceiling = torch.full_like(y, torch.inf)
     above = lo > geometry.lo
@@ -293,6 +341,12 @@ def _(g: Box, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
         torch.where(above, geometry.mirror(safe_lo), floor),
         torch.where(below, geometry.mirror(safe_hi), ceiling),
     )
+
+
+def _same_end(one: Any, other: Any) -> bool:
+    """Whether two ends are the same number or tensor, as far as can be told without reading one."""
+    numbers = not isinstance(one, Tensor) and not isinstance(other, Tensor)
+    return one is other or (numbers and one == other)
 
 
 @register_prox(L1, Interval)
@@ -327,42 +381,19 @@ def _times(alpha: Any, end: Any) -> Any:
 
 
 def soft_threshold(y: Tensor, threshold: Any) -> Tensor:
-    """sign(y)·max(|y| − t, 0), written with one clamp so that it is cheap to differentiate."""
+    """sign(y)·max(|y| − t, 0), written as y minus its projection onto [−t, t]."""
     return y - _clip(y, -threshold, threshold)
 
 
 def _clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
-    """Clamp between numbers or tensors; unlike clamp it takes a mixture of both."""
-    if isinstance(lo, Tensor) == isinstance(hi, Tensor):
-        return torch.clamp(y, lo, hi)
-    return torch.clamp(torch.clamp(y, min=lo), max=hi)
+    """The projection onto [lo, hi], which takes numbers and tensors.
 
-
-# --- strong convexity -----------------------------------------------------------------------------
-
-
-def strong_convexity(geometry: Geometry, g: Function) -> float | None:
-    r"""A modulus of ψ on dom g with respect to the Euclidean norm, or None where there is none.
-
-    .. math:: D_ψ(x, z) ≥ \tfrac m2 ‖x − z‖² \quad\text{for } x, z ∈ \operatorname{dom} g
-
-    Reference: Example 3 of Ochs et al. (2016), with errata 9.
-
-    >>> legato.functions.strong_convexity(lg.Entropy(), lg.Simplex())
-    1.0
-    >>> legato.functions.strong_convexity(lg.Entropy(), lg.NonNegative()) is None
-    True
+    Below lo it is lo, above hi it is hi, and so are its derivatives, also where lo = hi. There
+    torch.clamp has none in lo: a weight of exactly zero would not get its one-sided derivative.
     """
-    core = g.split(geometry).core
-    if isinstance(geometry, Product):
-        blocks = core.blocks if isinstance(core, Separable) else (core,) * len(geometry.blocks)
-        moduli = [strong_convexity(b, f) for b, f in zip(geometry.blocks, blocks, strict=True)]
-        known = [m for m in moduli if m is not None]
-        return min(known) if len(known) == len(moduli) else None
-    if isinstance(geometry, (Euclidean, Interval, Quartic)):
-        return 1.0
-    if isinstance(geometry, Entropy) and isinstance(core, Simplex):
-        return 1.0
-    if isinstance(geometry, Entropy) and isinstance(core, Box):
-        return float(1 / torch.as_tensor(core.hi).detach().amax())
-    return None
+    ends = [end for end in (lo, hi) if isinstance(end, Tensor)]
+    if any(map(may_be_differentiated, ends)):
+        return torch.where(y < lo, lo, torch.where(y > hi, hi, y))
+    if len(ends) == 1:
+        return torch.clamp(torch.clamp(y, min=lo), max=hi)
+    return torch.clamp(y, lo, hi)

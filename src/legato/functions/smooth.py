@@ -13,21 +13,16 @@ from torch.nn import functional as F
 from legato._support import tree
 from legato._support.checks import inside_functional_transform, is_concrete, require_nonnegative
 from legato._support.graph import leaves_behind
-from legato._support.tree import Var, tree_map
+from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
-from legato.operators import Dense, Operator
+from legato.operators import Dense, Operator, as_operator
 
 _ONE = 1.0
 
 
 def _identity(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def as_operator(operator: Operator | Tensor) -> Operator:
-    """A matrix is a Dense operator."""
-    return Dense(operator) if isinstance(operator, Tensor) else operator
 
 
 def _square(norm: Tensor) -> Tensor:
@@ -53,8 +48,20 @@ class _DataTerm(Function):
         with torch.no_grad():
             return tree_map(torch.zeros_like, self.operator.adjoint(self.b))
 
+    @property
+    def coupled(self) -> int | None:
+        return None if self.operator.coupled is None else self.operator.coupled[0]
 
-@dataclass(frozen=True, eq=False)
+    def _lipschitz(self, bound: Tensor | float) -> Tensor | float:
+        """‖A‖² times a bound of the loss's curvature, one for each element of a batch."""
+        axes = self.operator.coupled
+        if isinstance(bound, Tensor):
+            bound = largest_over(bound.detach(), bound.ndim if axes is None else axes[1])
+        square = _square(self.operator.norm(self.start()))
+        return expand_over(bound * square, 0 if axes is None else axes[0])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class LeastSquares(_DataTerm):
     r"""Least squares, f(x) = w/2 ‖Ax − b‖² with ∇f(x) = w A*(Ax − b) and L = w‖A‖².
 
@@ -62,7 +69,7 @@ class LeastSquares(_DataTerm):
 
     >>> A, b = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 2.0])
     >>> f = lg.LeastSquares(A, b)
-    >>> f.value(torch.zeros(2)), f.grad(torch.zeros(2))
+    >>> f(torch.zeros(2)), f.grad(torch.zeros(2))
     (tensor(2.5000), tensor([-1., -4.]))
     """
 
@@ -77,8 +84,8 @@ class LeastSquares(_DataTerm):
     def _residual(self, x: Var) -> Tensor:
         return self.operator(x) - self.b
 
-    def value(self, x: Var) -> Tensor:
-        return (0.5 * self.weight * self._residual(x) ** 2).sum()
+    def summands(self, x: Var) -> Tensor:
+        return 0.5 * self.weight * self._residual(x) ** 2
 
     def grad(self, x: Var) -> Var:
         residual = self._residual(x)
@@ -97,11 +104,10 @@ class LeastSquares(_DataTerm):
         return self.operator.gram(self.weight)
 
     def lipschitz(self) -> Tensor | float | None:
-        weight = self.weight.detach().amax() if isinstance(self.weight, Tensor) else self.weight
-        return weight * _square(self.operator.norm(self.start()))
+        return self._lipschitz(self.weight)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Quadratic(Function):
     r"""A quadratic form, f(x) = ½⟨x, Qx⟩ + ⟨c, x⟩ with symmetric positive semi-definite Q.
 
@@ -120,8 +126,12 @@ class Quadratic(Function):
             raise InputError(f"Quadratic needs a square matrix, not {tuple(self.Q.shape)}.")
         object.__setattr__(self, "Q", as_operator(self.Q))
 
-    def value(self, x: Var) -> Tensor:
-        return (x * (0.5 * self.Q(x) + self.c)).sum()
+    def summands(self, x: Var) -> Tensor:
+        return x * (0.5 * self.Q(x) + self.c)
+
+    @property
+    def coupled(self) -> int | None:
+        return None if self.Q.coupled is None else self.Q.coupled[0]
 
     def grad(self, x: Var) -> Var:
         return self.Q(x) + self.c
@@ -129,14 +139,15 @@ class Quadratic(Function):
     def hessian(self, x: Tensor) -> Tensor:
         return self.Q.matrix.clone() if type(self.Q) is Dense else super().hessian(x)
 
-    def lipschitz(self) -> Tensor:
-        return self.Q.norm(self.start())
+    def lipschitz(self) -> Tensor | float:
+        axes = self.Q.coupled
+        return expand_over(self.Q.norm(self.start()), 0 if axes is None else axes[0])
 
     def start(self) -> Var:
         return torch.zeros_like(self.c)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Logistic(_DataTerm):
     r"""Logistic loss, f(x) = Σ log(1 + exp(−b_i (Ax)_i)) with labels b ∈ {−1, 1}; L = ‖A‖²/4.
 
@@ -158,8 +169,8 @@ class Logistic(_DataTerm):
     def _margin(self, x: Var) -> Tensor:
         return self.b * self.operator(x)
 
-    def value(self, x: Var) -> Tensor:
-        return F.softplus(-self._margin(x)).sum()
+    def summands(self, x: Var) -> Tensor:
+        return F.softplus(-self._margin(x))
 
     def grad(self, x: Var) -> Var:
         return self.operator.adjoint(-self.b * torch.sigmoid(-self._margin(x)))
@@ -171,17 +182,22 @@ class Logistic(_DataTerm):
         weights = torch.sigmoid(margin) * torch.sigmoid(-margin)  # p(1 − p) would cancel
         return self.operator.gram(self.b * self.b * weights)
 
-    def lipschitz(self) -> Tensor:
-        largest = self.b.detach().abs().amax() ** 2
-        return 0.25 * largest * _square(self.operator.norm(self.start()))
+    def lipschitz(self) -> Tensor | float:
+        return self._lipschitz(0.25 * self.b**2)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Smooth(Function):
     r"""Any differentiable callable (or nn.Module), f(x) = Σ callable(x), gradient by autograd.
 
-    Give ``constant``, a Lipschitz constant of ∇f, for an automatic step; otherwise give the
-    algorithm a step or :class:`~legato.Backtracking`. Reference: Griewank and Walther (2008).
+    Reference: Griewank and Walther (2008).
+
+    Args:
+        callable: takes x and returns numbers that are added up.
+        constant: a Lipschitz constant of ∇f, for an automatic step; without it give the algorithm
+            a step or :class:`~legato.Backtracking`.
+        coupled: how many trailing axes of x belong together, if leading ones are a batch and the
+            callable keeps them. None: all axes.
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 2))
     >>> lg.solve(lg.Composite(f), lg.ForwardBackward(0.3), torch.zeros(1)).x.round(decimals=3)
@@ -190,9 +206,10 @@ class Smooth(Function):
 
     callable: Callable[[Var], Tensor]
     constant: float | None = None
+    coupled: int | None = None
 
-    def value(self, x: Var) -> Tensor:
-        return self.callable(x).sum()
+    def summands(self, x: Var) -> Tensor:
+        return self.callable(x)
 
     def grad(self, x: Var) -> Var:
         if inside_functional_transform():

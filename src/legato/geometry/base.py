@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var
+from legato._support.holding import Holder
+from legato._support.tree import Var, sum_beyond
 from legato.errors import DomainError
 
 
-class Geometry(ABC):
+class Geometry(Holder, ABC):
     r"""A Legendre function ψ, seen through the four maps that Bregman algorithms need.
 
     .. math:: D_ψ(x, z) = ψ(x) − ψ(z) − ⟨∇ψ(z), x − z⟩
@@ -28,9 +30,31 @@ class Geometry(ABC):
     tensor([ True, False])
     """
 
-    @abstractmethod
+    def summands(self, x: Var) -> Tensor:
+        """Terms that add up to ψ(x); their leading axes are those of x."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither summands nor value.")
+
     def value(self, x: Var) -> Tensor:
         """ψ(x), summed over all entries."""
+        return self.summands(x).sum()
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        """ψ(x) for each element of a batch: the first ``batch`` axes of x stay."""
+        return sum_beyond(self.summands(x), batch) if batch else self.value(x)
+
+    @property
+    def coupled(self) -> int | None:
+        """How many trailing axes of x belong together in ψ; None: all."""
+        return None
+
+    def modulus(self, bounds: tuple[Any, Any]) -> Tensor | float | None:
+        r"""How strongly convex ψ is on lo ≤ x ≤ hi; None where that is unknown.
+
+        .. math:: D_ψ(x, z) ≥ \tfrac m2 ‖x − z‖²
+
+        Steps are derived from it. Reference: Example 3 of Ochs et al. (2016), with errata 9.
+        """
+        return None
 
     @abstractmethod
     def mirror(self, x: Var) -> Var:
@@ -98,9 +122,6 @@ class Geometry(ABC):
     def _advice(self) -> str:
         return "Choose a start inside."
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
 
 def bounded_exp(t: Tensor) -> Tensor:
     """exp(t), saturating at the largest finite number instead of overflowing."""
@@ -110,3 +131,10 @@ def bounded_exp(t: Tensor) -> Tensor:
 def exp_limit(dtype: torch.dtype) -> float:
     """From where on exp(t) is no number any more."""
     return 88.0 if dtype == torch.float32 else 709.0
+
+
+def largest_bound(bounds: tuple[Any, Any]) -> float | None:
+    """The largest upper end as a number, None where it is infinite."""
+    hi = bounds[1]
+    top = float(hi.detach().amax()) if isinstance(hi, Tensor) else float(hi)
+    return top if 0 < top < float("inf") else None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from legato._support.tree import Var
-from legato.geometry.base import Geometry
+from legato.geometry.base import Geometry, largest_bound
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -28,8 +29,17 @@ class Burg(Geometry):
     tensor(0.)
     """
 
-    def value(self, x: Var) -> Tensor:
-        return -torch.log(x).sum()
+    def summands(self, x: Var) -> Tensor:
+        return -torch.log(x)
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def modulus(self, bounds: tuple[Any, Any]) -> Tensor | float | None:
+        """ψ″ = 1/x² ≥ 1/hi²."""
+        hi = largest_bound(bounds)
+        return None if hi is None else 1 / hi**2
 
     def mirror(self, x: Var) -> Var:
         return -1 / x

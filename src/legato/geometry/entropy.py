@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from legato._support.tree import Var
-from legato.geometry.base import Geometry, bounded_exp, exp_limit
+from legato.geometry.base import Geometry, bounded_exp, exp_limit, largest_bound
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -27,8 +28,17 @@ class Entropy(Geometry):
     tensor([0.])
     """
 
-    def value(self, x: Var) -> Tensor:
-        return torch.xlogy(x, x).sum()
+    def summands(self, x: Var) -> Tensor:
+        return torch.xlogy(x, x)
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def modulus(self, bounds: tuple[Any, Any]) -> Tensor | float | None:
+        """ψ″ = 1/x ≥ 1/hi."""
+        hi = largest_bound(bounds)
+        return None if hi is None else 1 / hi
 
     def mirror(self, x: Var) -> Var:
         return 1 + torch.log(x)

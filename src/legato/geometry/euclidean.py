@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var, tree_map
+from legato._support.tree import Var, flatten, inner, tree_map
 from legato.geometry.base import Geometry
 
 
@@ -23,8 +24,21 @@ class Euclidean(Geometry):
     tensor(12.5000)
     """
 
+    def summands(self, x: Var) -> Tensor:
+        return 0.5 * x * x
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        return 0.5 * inner(x, x, batch)
+
     def value(self, x: Var) -> Tensor:
-        return 0.5 * (x * x).sum()
+        return self.values(x, 0)
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def modulus(self, bounds: tuple[Any, Any]) -> float:
+        return 1.0
 
     def mirror(self, x: Var) -> Var:
         return x
@@ -33,10 +47,10 @@ class Euclidean(Geometry):
         return y
 
     def distance(self, x: Var, z: Var) -> Tensor:
-        return self.value(x - z)
+        return self.value(tree_map(torch.sub, x, z))
 
     def interior(self, x: Var) -> Tensor:
-        return torch.isfinite(x)
+        return flatten(tree_map(torch.isfinite, x)) if isinstance(x, tuple) else torch.isfinite(x)
 
     def centre(self, like: Var) -> Var:
         return tree_map(torch.zeros_like, like)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,11 +42,19 @@ class Interval(Geometry):
     def radius(self) -> Tensor | float:
         return (self.hi - self.lo) / 2
 
-    def value(self, x: Var) -> Tensor:
+    def summands(self, x: Var) -> Tensor:
         r = self.radius
         t = (x - self.middle) / r
         entropy = torch.xlogy(1 + t, 1 + t) + torch.xlogy(1 - t, 1 - t)
-        return (0.5 * r * r * entropy).sum()
+        return 0.5 * r * r * entropy
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def modulus(self, bounds: tuple[Any, Any]) -> float:
+        """ψ″ = 1/(1 − t²) ≥ 1."""
+        return 1.0
 
     def mirror(self, x: Var) -> Var:
         return self.radius * torch.atanh((x - self.middle) / self.radius)
@@ -65,10 +74,3 @@ class Interval(Geometry):
 
     def _advice(self) -> str:
         return "Interval needs lo < x < hi."
-
-    def __repr__(self) -> str:
-        return f"Interval({_short(self.lo)}, {_short(self.hi)})"
-
-
-def _short(end: Tensor | float) -> str:
-    return f"tensor{tuple(end.shape)}" if isinstance(end, Tensor) else f"{end:g}"

@@ -54,9 +54,13 @@ class Polyhedral(Geometry):
     def slack(self, x: Tensor) -> Tensor:
         return self.b - x @ self.A.mT
 
-    def value(self, x: Var) -> Tensor:
+    def summands(self, x: Var) -> Tensor:
         s = self.slack(x)
-        return torch.xlogy(s, s).sum()
+        return torch.xlogy(s, s)
+
+    @property
+    def coupled(self) -> int:
+        return 1
 
     def mirror(self, x: Var) -> Var:
         return -(1 + torch.log(self.slack(x))) @ self.A
@@ -70,9 +74,6 @@ class Polyhedral(Geometry):
 
     def _advice(self) -> str:
         return "Polyhedral needs Ax < b."
-
-    def __repr__(self) -> str:
-        return f"Polyhedral(A{tuple(self.A.shape)}, b)"
 
 
 class _InverseMirror(torch.autograd.Function):

@@ -40,7 +40,15 @@ class Product(Geometry):
         return tuple(call(block, *parts) for block, *parts in zip(self.blocks, *args, strict=True))
 
     def value(self, x: Var) -> Tensor:
-        return torch.stack(self._each(lambda g, x: g.value(x), x)).sum()
+        return self.values(x, 0)
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        return torch.stack(self._each(lambda g, x: g.values(x, batch), x)).sum(0)
+
+    def modulus(self, bounds: tuple[Any, ...]) -> Tensor | float | None:
+        pairs = bounds if isinstance(bounds[0], tuple) else (bounds,) * len(self.blocks)
+        moduli = self._each(lambda g, pair: g.modulus(pair), pairs)
+        return None if None in moduli else min(moduli, key=float)
 
     def mirror(self, x: Var) -> Var:
         return self._each(lambda g, x: g.mirror(x), x)

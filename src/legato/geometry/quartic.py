@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,9 +31,18 @@ class Quartic(Geometry):
 
     dim: int | tuple[int, ...] = -1
 
-    def value(self, x: Var) -> Tensor:
-        square = (x * x).sum(self.dim)
-        return (0.25 * square * square + 0.5 * square).sum()
+    def summands(self, x: Var) -> Tensor:
+        square = (x * x).sum(self.dim, keepdim=True)
+        return 0.25 * square * square + 0.5 * square
+
+    @property
+    def coupled(self) -> int | None:
+        first = min(self.dim) if isinstance(self.dim, tuple) else self.dim
+        return -first if first < 0 else None
+
+    def modulus(self, bounds: tuple[Any, Any]) -> float:
+        """∇²ψ = (‖x‖² + 1) I + 2xxᵀ ≥ I."""
+        return 1.0
 
     def mirror(self, x: Var) -> Var:
         return ((x * x).sum(self.dim, keepdim=True) + 1) * x
@@ -51,6 +61,3 @@ class Quartic(Geometry):
 
     def interior(self, x: Var) -> Tensor:
         return torch.isfinite(x)
-
-    def __repr__(self) -> str:
-        return f"Quartic(dim={self.dim})"

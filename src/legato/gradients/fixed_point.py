@@ -145,7 +145,7 @@ def _in_units(grads: Sequence[Tensor], largest: float) -> tuple[float, list[Tens
 def _warn_unless_stationary(done: Run, stop: Stop) -> None:
     if not is_concrete():
         return
-    residual = as_number(done.residual)
+    residual = as_number(done.residual.amax())
     allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
     if residual > allowed:
         warnings.warn(
@@ -162,7 +162,7 @@ def _warn_if_far(last_change: Tensor, radius: float | None) -> None:
     """A small last change says little where the rate is close to 1: ‖x − x*‖ ≈ change/(1 − ρ)."""
     if radius is None or not radius < 1:
         return  # warn_if_inexact speaks about those
-    residual = as_number(last_change)
+    residual = as_number(last_change.amax())
     distance = residual / (1 - radius)
     if distance > 10 * FORWARD_TOLERANCE:
         warnings.warn(

@@ -151,8 +151,13 @@ class _Carrier(Algorithm):
     def solution(self, state: Any) -> Any:
         return self.algorithm.solution(state[0])
 
-    def residual(self, before: Any, after: Any) -> Tensor:
-        return self.algorithm.residual(before[0], after[0])
+    def residual(
+        self, before: Any, after: Any, batch: int = 0, largest: Tensor | None = None
+    ) -> Tensor:
+        return self.algorithm.residual(before[0], after[0], batch, largest)
+
+    def size(self, state: Any, batch: int = 0) -> Tensor:
+        return self.algorithm.size(state[0], batch)
 
 
 class _Contract(torch.autograd.Function):

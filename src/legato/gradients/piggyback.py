@@ -33,8 +33,8 @@ class Piggyback(FixedPointGradient):
     Reference: Bogensperger, Chambolle, Pock (2022).
 
     >>> weight = torch.tensor(0.25, requires_grad=True)
-    >>> data = lg.SquaredNorm() + lg.Linear(-torch.tensor([0.0, 1.0]))
-    >>> problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(weight).dual(), nonsmooth=data)
+    >>> data = lg.SquaredDistance(torch.tensor([0.0, 1.0]))
+    >>> problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(weight), nonsmooth=data)
     >>> x = lg.solve(problem, lg.PrimalDual(), gradient=lg.Piggyback(), stop=lg.Stop(500)).x
     >>> x[1].backward()
     >>> weight.grad.round(decimals=3)  # x = (weight, 1 − weight)
@@ -77,7 +77,7 @@ class Piggyback(FixedPointGradient):
         dual_source = dual_geometry.inverse_metric(state.dual, xi.dual)
         epsilon = tree.leaves(state.primal)[0].new_zeros(()).requires_grad_()
         with torch.enable_grad():
-            tilted = problem.tilted(
+            tilted = problem.with_linear_terms(
                 tree_map(lambda s: epsilon * s, source),
                 tree_map(lambda s: epsilon * s, dual_source),
             )

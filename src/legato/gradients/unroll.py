@@ -15,7 +15,7 @@ from legato._support import tree
 from legato.algorithms import Algorithm
 from legato.errors import InputError
 from legato.gradients.base import Backward, GradientStrategy
-from legato.running import Run, Stop, Trace, run
+from legato.running import Run, Stop, Trace, batch_of, run
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class Unroll(GradientStrategy):
             watch = None if self.tol is None else _Watch(self.tol, attached, report)
             before, final = _attach(problem, algorithm, start, attached, watch)
         if done is None:
-            return Run(final, stop.iterations, algorithm.residual(before, final), None, None)
+            batch = batch_of(problem, algorithm, final)
+            residual = algorithm.residual(before, final, batch)
+            return Run(final, stop.iterations, residual, None, None)
         done.state = final
         return done
 

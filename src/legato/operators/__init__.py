@@ -1,6 +1,6 @@
 """Linear operators K with their adjoints and norms."""
 
-from legato.operators.base import Operator, lanczos_norm
+from legato.operators.base import Composition, Operator, as_operator, lanczos_norm
 from legato.operators.convolution import Convolution
 from legato.operators.dense import Dense
 from legato.operators.diagonal import Diagonal, Identity
@@ -8,6 +8,7 @@ from legato.operators.differences import Differences
 from legato.operators.stack import Stack
 
 __all__ = [
+    "Composition",
     "Convolution",
     "Dense",
     "Diagonal",
@@ -15,5 +16,6 @@ __all__ = [
     "Identity",
     "Operator",
     "Stack",
+    "as_operator",
     "lanczos_norm",
 ]

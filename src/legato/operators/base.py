@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.holding import Holder, short
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError
 
 
-class Operator(ABC):
+class Operator(Holder, ABC):
     """A linear map K with its adjoint, ⟨Kx, y⟩ = ⟨x, K*y⟩.
 
     Leading axes beyond those the operator acts on are batches. Reference: Chambolle, Pock (2011).
@@ -33,10 +34,19 @@ class Operator(ABC):
     def adjoint(self, y: Var) -> Var:
         """K*y."""
 
+    @property
+    def coupled(self) -> tuple[int, int] | None:
+        """How many trailing axes of x and of Kx belong together; axes before are a batch.
+
+        None: all of them, which is right for every operator but knows no batch.
+        """
+        return None
+
     def norm(self, like: Var | None = None) -> Tensor:
         """An upper bound of ‖K‖, never attached to a graph.
 
-        Operators that know their norm ignore ``like``. The default estimates it on inputs shaped
+        Where K differs along batch axes (see ``coupled``), it has their shape. Operators that know
+        their norm ignore ``like``. The default estimates it on inputs shaped
         like ``like`` by :func:`lanczos_norm`.
         """
         if like is None:
@@ -125,7 +135,45 @@ def _power_of_two(x: Var) -> float:
     return 2.0 ** math.frexp(largest)[1] if 0 < largest < math.inf else 1.0
 
 
-@dataclass(frozen=True, eq=False)
+def common_norms(parts: list[tuple[Operator, Var | None, int | None]]) -> Tensor:
+    """Norms of an operator's parts for the batch axes of the whole, one beside the other.
+
+    A part that couples fewer axes than the whole has one norm for each index of the axes that it
+    leaves to a batch: over so many of them (None: all) the largest counts.
+    """
+    norms = []
+    for part, like, surplus in parts:
+        norm = part.norm(like)
+        norms.append(tree.largest_over(norm, norm.ndim if surplus is None else surplus))
+    return torch.stack(torch.broadcast_tensors(*norms))
+
+
+def surplus_axes(whole: Operator, part: Operator) -> int | None:
+    """How many more axes of x the whole couples than a part of it; None where that is unknown."""
+    if whole.coupled is None or part.coupled is None:
+        return None
+    return whole.coupled[0] - part.coupled[0]
+
+
+def as_operator(operator: Operator | Tensor) -> Operator:
+    """A matrix is a Dense operator."""
+    if isinstance(operator, Operator):
+        return operator
+    if isinstance(operator, Tensor) and operator.layout == torch.strided:
+        from legato.operators.dense import Dense
+
+        return Dense(operator)
+    kind = (
+        f"a {operator.layout} tensor" if isinstance(operator, Tensor) else type(operator).__name__
+    )
+    raise InputError(
+        f"An operator must be a dense matrix or a legato operator, not {kind}. Convert an array "
+        "with torch.as_tensor, a sparse matrix with .to_dense(), or write a small Operator with "
+        "__call__ and adjoint."
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Adjoint(Operator):
     """The adjoint of another operator, K*."""
 
@@ -140,6 +188,11 @@ class Adjoint(Operator):
     def norm(self, like: Var | None = None) -> Tensor:
         return self.operator.norm(None if like is None else self.operator.adjoint(like))
 
+    @property
+    def coupled(self) -> tuple[int, int] | None:
+        axes = self.operator.coupled
+        return None if axes is None else (axes[1], axes[0])
+
     def absolute(self) -> Operator:
         return Adjoint(self.operator.absolute())
 
@@ -148,7 +201,7 @@ class Adjoint(Operator):
         return self.operator
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Composition(Operator):
     """One operator after another, (outer ∘ inner)x = outer(inner(x)); ‖·‖ at most the product."""
 
@@ -161,15 +214,29 @@ class Composition(Operator):
     def adjoint(self, y: Var) -> Var:
         return self.inner.adjoint(self.outer.adjoint(y))
 
+    @property
+    def coupled(self) -> tuple[int, int] | None:
+        if self.inner.coupled is None or self.outer.coupled is None:
+            return None
+        (before, between), (seen, after) = self.inner.coupled, self.outer.coupled
+        return before + max(0, seen - between), after + max(0, between - seen)
+
     def norm(self, like: Var | None = None) -> Tensor:
         between = None if like is None else self.inner(like)
-        return self.outer.norm(between) * self.inner.norm(like)
+        inner = outer = None
+        if self.inner.coupled is not None and self.outer.coupled is not None:
+            made, seen = self.inner.coupled[1], self.outer.coupled[0]
+            inner, outer = max(0, seen - made), max(0, made - seen)
+        return common_norms([(self.outer, between, outer), (self.inner, like, inner)]).prod(0)
+
+    def __repr__(self) -> str:
+        return f"{self.outer!r} @ {self.inner!r}"
 
     def absolute(self) -> Operator:
         return Composition(self.outer.absolute(), self.inner.absolute())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sum(Operator):
     """The sum of two operators between the same spaces; ‖·‖ at most the sum of the norms."""
 
@@ -182,14 +249,26 @@ class Sum(Operator):
     def adjoint(self, y: Var) -> Var:
         return tree_map(torch.add, self.first.adjoint(y), self.second.adjoint(y))
 
+    @property
+    def coupled(self) -> tuple[int, int] | None:
+        if self.first.coupled is None or self.second.coupled is None:
+            return None
+        pairs = zip(self.first.coupled, self.second.coupled, strict=True)
+        before, after = map(max, pairs)
+        return before, after
+
     def norm(self, like: Var | None = None) -> Tensor:
-        return self.first.norm(like) + self.second.norm(like)
+        parts = (self.first, self.second)
+        return common_norms([(K, like, surplus_axes(self, K)) for K in parts]).sum(0)
+
+    def __repr__(self) -> str:
+        return f"({self.first!r} + {self.second!r})"
 
     def absolute(self) -> Operator:
         return Sum(self.first.absolute(), self.second.absolute())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scaled(Operator):
     """A scalar multiple of an operator, cK, with a number or a learned 0-dim tensor c."""
 
@@ -203,6 +282,10 @@ class Scaled(Operator):
                 f"{tuple(self.scale.shape)}. Compose with Diagonal(d) for entrywise factors."
             )
 
+    @property
+    def coupled(self) -> tuple[int, int] | None:
+        return self.operator.coupled
+
     def __call__(self, x: Var) -> Var:
         return tree_map(lambda t: self.scale * t, self.operator(x))
 
@@ -212,6 +295,9 @@ class Scaled(Operator):
     def norm(self, like: Var | None = None) -> Tensor:
         scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale
         return torch.as_tensor(scale).abs() * self.operator.norm(like)
+
+    def __repr__(self) -> str:
+        return f"{short(self.scale)} * {self.operator!r}"
 
     def absolute(self) -> Operator:
         return Scaled(self.operator.absolute(), torch.as_tensor(self.scale).detach().abs())

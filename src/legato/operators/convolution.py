@@ -19,7 +19,7 @@ _GRID = {1: 64, 2: 16, 3: 12}
 """Samples of the symbol per axis and unit of filter degree, for the norm bound."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Convolution(Operator):
     r"""Filters (out, in, …) applied to images (…, in, *spatial), output of the same size.
 
@@ -48,6 +48,10 @@ class Convolution(Operator):
             raise InputError(
                 f"boundary must be 'zero', 'circular' or 'mirror', not {self.boundary!r}."
             )
+
+    @property
+    def coupled(self) -> tuple[int, int]:
+        return len(self._size) + 1, len(self._size) + 1
 
     @property
     def _size(self) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ class _Known(NamedTuple):
         return same and self.source.dtype == A.dtype and self.source.shape == A.shape
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dense(Operator):
     r"""Multiplication by a matrix along the last axis, x ↦ Ax.
 
@@ -56,6 +56,10 @@ class Dense(Operator):
             raise InputError(
                 f"Dense needs a matrix, not a tensor of shape {tuple(self.matrix.shape)}."
             )
+
+    @property
+    def coupled(self) -> tuple[int, int]:
+        return 1, 1
 
     def __call__(self, x: Var) -> Var:
         try:
@@ -100,7 +104,7 @@ class Dense(Operator):
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
-        """‖A‖₂; for a batch of matrices one norm each, shaped to broadcast against vectors."""
+        """‖A‖₂; for a batch of matrices one norm each."""
         return self._remembered("norm", self._compute_norm)
 
     def _remembered(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
@@ -129,7 +133,7 @@ class Dense(Operator):
         top = torch.linalg.eigvalsh(gram.double())[..., -1].clamp(min=0).sqrt().to(A.dtype)
         top = top * size[..., 0, 0]
         top = top * (1 + 8 * torch.finfo(A.dtype).eps)  # an upper bound despite rounding
-        return top if A.ndim == 2 else top.unsqueeze(-1)
+        return top
 
     def absolute(self) -> Operator:
         return Dense(self.matrix.detach().abs())

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from legato._support import tree
 from legato._support.tree import Var
 from legato.operators.base import Operator
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Diagonal(Operator):
     r"""Entrywise multiplication, (Kx)_i = d_i x_i, with ‖K‖ = max|d_i|.
 
-    ``entries`` broadcast against x without enlarging it. Reference: Golub and Van Loan.
+    ``entries`` broadcast against x without enlarging it.
 
     >>> K = lg.Diagonal(torch.tensor([2.0, -3.0]))
     >>> K(torch.ones(2)), K.norm()
@@ -23,6 +24,10 @@ class Diagonal(Operator):
     """
 
     entries: Tensor
+
+    @property
+    def coupled(self) -> tuple[int, int]:
+        return 0, 0
 
     def __call__(self, x: Var) -> Var:
         return self.entries * x
@@ -38,17 +43,19 @@ class Diagonal(Operator):
         return Diagonal(self.entries.detach().abs())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Identity(Operator):
     """The identity, Kx = x, with ‖K‖ = 1.
-
-    Reference: Golub and Van Loan, *Matrix Computations*.
 
     >>> lg.Identity()(torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
     >>> (2.0 * lg.Identity()).norm()
     tensor(2.)
     """
+
+    @property
+    def coupled(self) -> tuple[int, int]:
+        return 0, 0
 
     def __call__(self, x: Var) -> Var:
         return x
@@ -57,7 +64,7 @@ class Identity(Operator):
         return y
 
     def norm(self, like: Var | None = None) -> Tensor:
-        return torch.tensor(1.0) if like is None else torch.ones_like(like.new_empty(()))
+        return torch.tensor(1.0) if like is None else tree.leaves(like)[0].new_ones(())
 
     def absolute(self) -> Operator:
         return self

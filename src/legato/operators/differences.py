@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from legato._support.tree import Var
+from legato._support.tree import Var, largest_over
 from legato.errors import InputError
 from legato.operators.base import Operator
 
@@ -32,7 +32,7 @@ class _Edges:
         self.to_tips = [p for step in reversed(offset) for p in (max(step, 0), max(-step, 0))]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Differences(Operator):
     r"""Finite differences on a grid, zero where the neighbour lies outside, with optional weights.
 
@@ -90,6 +90,10 @@ class Differences(Operator):
         return tuple(tuple(int(a - axes == d) for a in range(axes)) for d in self.dims)
 
     @property
+    def coupled(self) -> tuple[int, int]:
+        return self._axes, self._axes + 1
+
+    @property
     def _axes(self) -> int:
         return len(self._offsets[0])
 
@@ -133,7 +137,7 @@ class Differences(Operator):
     def norm(self, like: Var | None = None) -> Tensor:
         bound = 2 * math.sqrt(len(self._offsets))
         if isinstance(self.weights, Tensor):
-            return bound * self.weights.detach().abs().amax()
+            return bound * largest_over(self.weights.detach().abs(), self._axes + 1)
         scale = 1.0 if self.weights is None else abs(self.weights)
         return torch.tensor(bound * scale) if like is None else like.new_tensor(bound * scale)
 

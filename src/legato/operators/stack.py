@@ -7,7 +7,7 @@ from torch import Tensor
 
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError
-from legato.operators.base import Operator
+from legato.operators.base import Operator, common_norms, surplus_axes
 
 
 class Stack(Operator):
@@ -39,11 +39,19 @@ class Stack(Operator):
             total = tree_map(torch.add, total, term)
         return total
 
+    @property
+    def coupled(self) -> tuple[int, int] | None:
+        pairs = [K.coupled for K in self.operators]
+        if None in pairs:
+            return None
+        return max(p[0] for p in pairs if p), max(p[1] for p in pairs if p)
+
     def norm(self, like: Var | None = None) -> Tensor:
-        norms = torch.stack([K.norm(like) for K in self.operators])
-        top = norms.amax()  # squares of very large and very small norms are no numbers
-        top = torch.where(top > 0, top, torch.ones_like(top))
-        return (norms / top).square().sum().sqrt() * top
+        norms = common_norms([(K, like, surplus_axes(self, K)) for K in self.operators])
+        return torch.linalg.vector_norm(norms, dim=0)
+
+    def __repr__(self) -> str:
+        return f"Stack({', '.join(map(repr, self.operators))})"
 
     def absolute(self) -> Operator:
         return Stack(*(K.absolute() for K in self.operators))

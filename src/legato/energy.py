@@ -1,0 +1,185 @@
+"""From an energy, a sum of terms, to a problem that an algorithm can solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from legato.errors import InputError
+from legato.functions import (
+    BregmanTerm,
+    Composed,
+    Equality,
+    Function,
+    Linear,
+    Scaled,
+    Separable,
+    Shifted,
+    SquaredDistance,
+    Zero,
+)
+from legato.functions.algebra import terms_of
+from legato.functions.kernels import same_geometry
+from legato.functions.prox import has_prox
+from legato.functions.sets import Indicator
+from legato.geometry import Euclidean, Geometry, Product
+from legato.operators import Identity, Operator, Stack
+from legato.problems import Composite, Problem, Saddle
+
+
+def split(
+    energy: Function, geometry: Geometry | None = None, dual_geometry: Geometry | None = None
+) -> Problem:
+    r"""The problem that an energy is solved as, whatever the order of its terms.
+
+    .. math:: \sum_j f_j(K_j x) \;=\; f(x) + g(x) + h(Kx)
+
+    The rules, in this order:
+
+    1. g gets one term with a closed-form prox in ``geometry`` (a constraint rather than a norm),
+       and the linear and quadratic terms and multiples of that geometry's ψ, which any prox
+       absorbs: quadratic ones only with one number as weight where the prox couples entries.
+    2. f gets the other terms with a gradient, composed ones included.
+    3. The rest goes behind the operator: h(Kx), with K a stack and h separable if they are several.
+       Each needs a prox of its conjugate in ``dual_geometry`` (Euclidean).
+    4. Without a rest and without f, the quadratic terms of g become f: a step is then exact.
+
+    The result is a :class:`Composite` where nothing is left for K, else a :class:`Saddle`. Where no
+    splitting exists, the error says what was tried.
+
+    >>> y = torch.tensor([0.0, 2.0, 1.0])
+    >>> problem = lg.split(lg.SquaredDistance(y) + lg.L1(0.1) @ lg.Differences((-1,)) + lg.L1())
+    >>> problem.penalty, problem.operator, problem.nonsmooth, problem.smooth
+    (L1(0.1), Differences((-1,)), L1() + SquaredDistance(tensor(3)), Zero())
+    """
+    parts = [_Part.of(term) for term in terms_of(energy)]
+    geometry = fitting_geometry(energy) if geometry is None else geometry
+    core = _core(parts, geometry)
+    absorbed = [p for p in parts if p is not core and _is_absorbed(p, core, geometry)]
+    others = [p for p in parts if p is not core and p not in absorbed]
+    smooth = [p for p in others if p.term.is_smooth]
+    behind = [p for p in others if not p.term.is_smooth]
+    if not smooth and not behind:
+        smooth = [p for p in absorbed if _is_quadratic(p.function)]
+        absorbed = [p for p in absorbed if p not in smooth]
+    for part in behind:
+        _require_dual(part, energy, core, geometry, dual_geometry, len(behind))
+    f = _total(smooth)
+    g = _total(([] if core is None else [core]) + absorbed)
+    if not behind:
+        return Composite(f, g)
+    if len(behind) == 1:
+        return Saddle(behind[0].operator, behind[0].function, f, g)
+    return Saddle(
+        Stack(*(p.operator for p in behind)), Separable(*(p.function for p in behind)), f, g
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One term of an energy, as f(Kx)."""
+
+    function: Function
+    operator: Operator
+
+    @classmethod
+    def of(cls, term: Function) -> _Part:
+        if isinstance(term, Shifted) and isinstance(term.function, Composed):
+            inner = term.function  # f(K(x − c)) = f(Kx − Kc), with Kc as it is now
+            return cls(inner.function.shifted(inner.operator(term.c)), inner.operator)
+        if isinstance(term, Composed):
+            return cls(term.function, term.operator)
+        return cls(term, Identity())
+
+    @property
+    def composed(self) -> bool:
+        return not isinstance(self.operator, Identity)
+
+    @property
+    def term(self) -> Function:
+        return self.function @ self.operator
+
+
+def _total(parts: list[_Part]) -> Function:
+    return sum((p.term for p in parts[1:]), parts[0].term) if parts else Zero()
+
+
+def fitting_geometry(energy: Function) -> Geometry:
+    """The geometry of a term εψ, which has a gradient or prox in no other; else the Euclidean."""
+    for term in terms_of(energy):
+        kernel = _without_factor(term)
+        if isinstance(kernel, BregmanTerm) and not isinstance(kernel.geometry, Euclidean):
+            return kernel.geometry
+    return Euclidean()
+
+
+def _without_factor(function: Function) -> Function:
+    return _without_factor(function.function) if isinstance(function, Scaled) else function
+
+
+def _is_quadratic(function: Function) -> bool:
+    inner = _without_factor(function)
+    euclidean = isinstance(inner, BregmanTerm) and isinstance(inner.geometry, Euclidean)
+    return euclidean or isinstance(inner, SquaredDistance)
+
+
+def _core(parts: list[_Part], geometry: Geometry) -> _Part | None:
+    """The term whose entry in the table gives the prox: constraints before everything else."""
+    found = [
+        p
+        for p in parts
+        if not p.composed and not p.term.is_smooth and has_prox(p.function, geometry)
+    ]
+
+    def rank(part: _Part) -> tuple[bool, str]:
+        inner = _without_factor(part.function)
+        inner = inner.function if isinstance(inner, Shifted) else inner
+        return not isinstance(inner, Indicator | Equality), repr(
+            part.function
+        )  # names, not the order given
+
+    return min(found, key=rank, default=None)
+
+
+def _is_absorbed(part: _Part, core: _Part | None, geometry: Geometry) -> bool:
+    """Whether the prox of the core takes this term in at no cost."""
+    if part.composed:
+        return False
+    inner = _without_factor(part.function)
+    if isinstance(inner, Linear | Zero):
+        return True
+    if isinstance(inner, SquaredDistance):
+        alike = isinstance(geometry, Euclidean)
+    else:
+        alike = isinstance(inner, BregmanTerm) and same_geometry(inner.geometry, geometry)
+    if not alike or core is None:
+        return alike
+    weight = inner.weight  # type: ignore[attr-defined]
+    varies = isinstance(weight, Tensor) and weight.numel() > 1
+    return not (varies and core.function.prox_couples())
+
+
+def _require_dual(
+    part: _Part,
+    energy: Function,
+    core: _Part | None,
+    geometry: Geometry,
+    dual_geometry: Geometry | None,
+    count: int,
+) -> None:
+    """Refuse a term that has neither a gradient nor a prox that could be used behind K."""
+    dual = Euclidean() if dual_geometry is None else dual_geometry
+    if isinstance(dual, Product) and count > 1:
+        return  # blocks have their own geometries; the algorithm looks each of them up
+    if has_prox(part.function.conjugate(), dual):
+        return
+    taken = "nothing has" if core is None else f"{core.function!r} has"
+    name = type(_without_factor(part.function)).__name__
+    raise InputError(
+        f"No splitting of {energy!r} exists. {part.term!r} has no gradient, and its conjugate no "
+        f"closed-form prox in the dual geometry {dual!r}; as the one term with a prox in "
+        f"{geometry!r}, {taken} been taken. Register a prox for {name} with "
+        "@legato.register_prox, give a geometry in which it has one, or replace it by "
+        "term.smoothed(mu)."
+    )

@@ -1,0 +1,127 @@
+"""Terms without curvature or freedom: nothing, a linear term, an equality."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato._support import tree
+from legato._support.tree import Var, tree_map
+from legato.functions.base import Function, ProxParts, indicator
+from legato.geometry import Geometry
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Zero(Function):
+    """No term at all, g(x) = 0 on the geometry's domain.
+
+    >>> lg.Zero().prox(torch.tensor([3.0, -2.0]))
+    tensor([ 3., -2.])
+    """
+
+    def value(self, x: Var) -> Tensor:
+        return tree.leaves(x)[0].new_zeros(())
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        first = tree.leaves(x)[0]
+        return first.new_zeros(first.shape[:batch])
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def grad(self, x: Var) -> Var:
+        return tree_map(torch.zeros_like, x)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[-1], x.shape[-1])
+
+    def lipschitz(self) -> float:
+        return 0.0
+
+    def kinks(self, y: Tensor, step: Any) -> Tensor:
+        return torch.full_like(y, torch.inf)
+
+    def make_conjugate(self) -> Function:
+        return Equality(0.0)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Linear(Function):
+    r"""A linear term, g(x) = ⟨c, x⟩; in a sum it only shifts the argument of the other's prox.
+
+    .. math:: \mathrm{prox}_{α(g + ⟨c, ·⟩)}(y) = \mathrm{prox}_{αg}(y − αc)
+
+    Its conjugate is the indicator of {c}. Reference: Section 6.3 of Ochs et al. (2016).
+
+    >>> g = lg.NonNegative() + lg.Linear(torch.tensor([1.0, -1.0]))
+    >>> g.prox(torch.zeros(2), 0.5)
+    tensor([0.0000, 0.5000])
+    """
+
+    c: Tensor
+
+    def summands(self, x: Var) -> Tensor:
+        return self.c * x
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def start(self) -> Var | None:
+        return torch.zeros_like(self.c)
+
+    def grad(self, x: Var) -> Var:
+        return self.c.expand_as(x)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[-1], x.shape[-1])
+
+    def lipschitz(self) -> float:
+        return 0.0
+
+    def prox_parts(self, geometry: Geometry) -> ProxParts:
+        return ProxParts(Zero(), shifts=((1.0, self.c),))
+
+    def make_conjugate(self) -> Function:
+        return Equality(self.c)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Equality(Function):
+    r"""The indicator of x = b; ``Equality(b) @ A`` asks for Ax = b.
+
+    Its conjugate is the linear function ⟨b, ·⟩, so that in a saddle-point problem its dual variable
+    is the multiplier of the constraint.
+
+    >>> nearest = lg.SquaredDistance(torch.zeros(2)) + lg.Equality(torch.ones(1)) @ torch.ones(1, 2)
+    >>> lg.solve(nearest, stop=lg.Stop(500, tol=1e-6)).x.round(decimals=4)
+    tensor([0.5000, 0.5000])
+    """
+
+    b: Tensor | float
+
+    def summands(self, x: Var) -> Tensor:
+        return indicator((tree.flatten(x) - self.b if isinstance(x, tuple) else x - self.b).abs())
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def start(self) -> Var | None:
+        whole = isinstance(self.b, Tensor) and self.b.ndim > 0
+        return torch.zeros_like(self.b) if whole else None
+
+    def bounds(self) -> tuple[Any, Any]:
+        return self.b, self.b
+
+    def kinks(self, y: Tensor, step: Any) -> Tensor:
+        return torch.full_like(y, torch.inf)
+
+    def make_conjugate(self) -> Function:
+        if isinstance(self.b, Tensor):
+            return Linear(self.b)
+        return Zero() if self.b == 0 else Linear(torch.tensor(self.b))

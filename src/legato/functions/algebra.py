@@ -1,0 +1,517 @@
+"""Functions made of functions: sums, multiples, compositions, shifts, conjugates, blocks.
+
+Nothing is multiplied, negated or conjugated when such a function is made. Factors and shifts apply
+inside value, grad and prox, so that a parameter may change between two uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato._support import tree
+from legato._support.checks import require_nonnegative
+from legato._support.holding import short
+from legato._support.tree import Var, expand_over, largest_over, tree_map
+from legato.errors import InputError
+from legato.functions.base import Function, ProxParts
+from legato.geometry import Euclidean, Geometry
+from legato.operators import Composition, Identity, Operator, Stack, as_operator
+
+
+def add(first: Function, second: Function) -> Function:
+    """f + g, with nested sums laid flat."""
+    if not isinstance(second, Function):
+        raise InputError(
+            f"A function can be added to a function, not to {type(second).__name__}. Wrap a "
+            "differentiable callable as legato.Smooth(callable), a vector as legato.Linear(c)."
+        )
+    return Sum(*terms_of(first), *terms_of(second))
+
+
+def scale(factor: Tensor | float, function: Function) -> Function:
+    """c·f; a sum is scaled term by term, a composition inside."""
+    if isinstance(factor, Tensor) and factor.ndim > 0:
+        raise InputError(
+            f"A function is scaled by one number, not by a tensor of shape {tuple(factor.shape)}. "
+            "A weight for each entry is an argument of the term, as in L1(weight)."
+        )
+    if not isinstance(factor, Tensor | int | float) or isinstance(factor, bool):
+        raise InputError(f"A function is scaled by a number, not by {type(factor).__name__}.")
+    require_nonnegative(factor, "The factor in front of a function")
+    if isinstance(function, Sum):
+        return Sum(*(scale(factor, term) for term in function.terms))
+    if isinstance(function, Composed):
+        return Composed(scale(factor, function.function), function.operator)
+    return Scaled(factor, function)
+
+
+def compose(function: Function, operator: Operator | Tensor) -> Function:
+    """f∘K; a sum is composed term by term, K₁ after K₂ is one operator."""
+    operator = as_operator(operator)
+    if isinstance(operator, Identity):
+        return function
+    if isinstance(function, Sum):
+        return Sum(*(compose(term, operator) for term in function.terms))
+    if isinstance(function, Composed):
+        return Composed(function.function, Composition(function.operator, operator))
+    return Composed(function, operator)
+
+
+def shift(function: Function, c: Tensor) -> Function:
+    """x ↦ f(x − c); a sum is shifted term by term."""
+    if isinstance(function, Sum):
+        return Sum(*(shift(term, c) for term in function.terms))
+    return Shifted(function, c)
+
+
+def terms_of(function: Function) -> tuple[Function, ...]:
+    """The terms of a sum, or the function itself."""
+    return function.terms if isinstance(function, Sum) else (function,)
+
+
+class Sum(Function):
+    r"""A sum of functions, written with ``+``.
+
+    .. math:: f(x) = \sum_j f_j(x)
+
+    It is smooth if all terms are. It has a prox if at most one term needs an entry of the table;
+    the others are linear or multiples of the geometry's own ψ, which any prox absorbs.
+    Reference: Combettes and Pesquet (2011), Table 10.1.
+
+    >>> g = lg.L1(1.0) + lg.Linear(torch.ones(2))
+    >>> g, g(torch.tensor([1.0, -2.0]))
+    (L1() + Linear(tensor(2)), tensor(2.))
+    """
+
+    def __init__(self, *terms: Function) -> None:
+        self.terms = terms
+
+    def value(self, x: Var) -> Tensor:
+        return self.values(x, 0)
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        parts = [term.values(x, batch) for term in self.terms]
+        return sum(parts[1:], start=parts[0])
+
+    @property
+    def coupled(self) -> int | None:
+        return most_coupled(term.coupled for term in self.terms)
+
+    def start(self) -> Var | None:
+        return first_start(self.terms)
+
+    def bounds(self) -> tuple[Any, Any]:
+        pairs = [term.bounds() for term in self.terms]
+        finite = [p for p in pairs if not _is_unbounded(p)]
+        return finite[0] if finite else pairs[0]
+
+    @property
+    def is_smooth(self) -> bool:
+        return all(term.is_smooth for term in self.terms)
+
+    def grad(self, x: Var) -> Var:
+        total = self.terms[0].grad(x)
+        for term in self.terms[1:]:
+            total = tree_map(torch.add, total, term.grad(x))
+        return total
+
+    def hessian(self, x: Tensor) -> Tensor:
+        total = self.terms[0].hessian(x)
+        for term in self.terms[1:]:
+            total = total + term.hessian(x)
+        return total
+
+    def lipschitz(self) -> Tensor | float | None:
+        total: Any = 0.0
+        for term in self.terms:
+            constant = term.lipschitz()
+            if constant is None:
+                return None
+            total = constant + total
+        return total
+
+    def prox_couples(self) -> tuple[int, ...]:
+        return tuple(d for term in self.terms for d in term.prox_couples())
+
+    def prox_parts(self, geometry: Geometry) -> ProxParts:
+        core, factor, shifts, epsilon = _nothing(), None, (), None
+        for term in self.terms:
+            part = term.prox_parts(geometry)
+            if not _is_zero(part.core):
+                if not _is_zero(core):
+                    raise InputError(
+                        f"{core!r} + {part.core!r} has no closed-form prox: a sum may hold one "
+                        "prox-friendly term besides linear ones and multiples of the geometry's "
+                        "own kernel. Give the energy to legato.solve, which splits it, or move one "
+                        "of them to the smooth term or behind the operator of a Saddle problem "
+                        "(L1 + NonNegative is AsymmetricL1(-inf, weight))."
+                    )
+                core, factor = part.core, part.scale
+            shifts = shifts + part.shifts
+            if part.epsilon is not None:
+                epsilon = part.epsilon if epsilon is None else epsilon + part.epsilon
+        return ProxParts(core, factor, shifts, epsilon)
+
+    def smoothed(self, mu: Tensor | float) -> Function:
+        return sum((term.smoothed(mu) for term in self.terms[1:]), self.terms[0].smoothed(mu))
+
+    def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
+        """Closed form for a core with known conjugate plus linear terms, or with any kernel εψ.
+
+        With εψ in the sum the supremum is attained at a prox of the core, so it can be evaluated.
+        """
+        from legato.functions.prox import prox  # the table stands on this module
+
+        geometry = next((t.geometry for t in self.terms if hasattr(t, "geometry")), Euclidean())
+        core, factor, shifts, epsilon = self.prox_parts(geometry)
+        for amount, c in shifts:
+            y = tree.sub_scaled(y, amount, c)
+        scaled = core if factor is None else Scaled(factor, core)
+        if epsilon is None:
+            return scaled.conjugate().values(y, batch)
+        x = prox(scaled, geometry, tree_map(lambda t: t / epsilon, y), 1 / epsilon)
+        kernel = epsilon * geometry.values(x, batch)
+        return tree.inner(x, y, batch) - scaled.values(x, batch) - kernel
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.terms))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scaled(Function):
+    """A non-negative multiple, c·f(x), written with a number in front.
+
+    >>> (3.0 * lg.L1())(torch.tensor([1.0, -1.0])), (2.0 * lg.L1()).prox(torch.tensor([3.0]))
+    (tensor(6.), tensor([1.]))
+    """
+
+    factor: Tensor | float
+    function: Function
+
+    def value(self, x: Var) -> Tensor:
+        return self.factor * self.function.value(x)
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        return self.factor * self.function.values(x, batch)
+
+    @property
+    def coupled(self) -> int | None:
+        return self.function.coupled
+
+    def start(self) -> Var | None:
+        return self.function.start()
+
+    def bounds(self) -> tuple[Any, Any]:
+        return self.function.bounds()
+
+    @property
+    def is_smooth(self) -> bool:
+        return self.function.is_smooth
+
+    def grad(self, x: Var) -> Var:
+        return tree_map(lambda t: self.factor * t, self.function.grad(x))
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return self.factor * self.function.hessian(x)
+
+    def lipschitz(self) -> Tensor | float | None:
+        constant = self.function.lipschitz()
+        factor = self.factor.detach() if isinstance(self.factor, Tensor) else self.factor
+        return None if constant is None else factor * constant
+
+    def prox_couples(self) -> tuple[int, ...]:
+        return self.function.prox_couples()
+
+    def prox_parts(self, geometry: Geometry) -> ProxParts:
+        core, factor, shifts, epsilon = self.function.prox_parts(geometry)
+        c = self.factor
+        return ProxParts(
+            core,
+            c if factor is None else c * factor,
+            tuple((c * amount, part) for amount, part in shifts),
+            None if epsilon is None else c * epsilon,
+        )
+
+    def smoothed(self, mu: Tensor | float) -> Function:
+        return scale(self.factor, self.function.smoothed(mu))
+
+    def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
+        if float(self.factor) == 0:  # the conjugate of 0 is the indicator of {0}
+            return _nothing().conjugate().values(y, batch)
+        inner = tree_map(lambda t: t / self.factor, y)
+        return self.factor * self.function.conjugate().values(inner, batch)
+
+    def __repr__(self) -> str:
+        return f"{short(self.factor)} * {_bracketed(self.function)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Composed(Function):
+    """A function of what an operator sees, f(Kx), written ``f @ K``.
+
+    It has a gradient, K*∇f(Kx), if f is smooth; ‖K‖² L_f is a Lipschitz constant of it.
+
+    >>> A = torch.tensor([[1.0, 1.0]])
+    >>> f = lg.SquaredDistance(torch.tensor([3.0])) @ A
+    >>> f(torch.ones(2)), f.grad(torch.ones(2))
+    (tensor(0.5000), tensor([-1., -1.]))
+    """
+
+    function: Function
+    operator: Operator
+
+    def value(self, x: Var) -> Tensor:
+        return self.function.value(self.operator(x))
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        return self.function.values(self.operator(x), batch)
+
+    @property
+    def coupled(self) -> int | None:
+        return coupled_through(self.operator, self.function)
+
+    def start(self) -> Var | None:
+        image = self.function.start()
+        if image is None:
+            return None
+        with torch.no_grad():
+            return tree_map(torch.zeros_like, self.operator.adjoint(image))
+
+    @property
+    def is_smooth(self) -> bool:
+        return self.function.is_smooth
+
+    def grad(self, x: Var) -> Var:
+        return self.operator.adjoint(self.function.grad(self.operator(x)))
+
+    def lipschitz(self) -> Tensor | float | None:
+        constant = self.function.lipschitz()
+        if constant is None:
+            return None
+        axes = self.operator.coupled
+        norm = self.operator.norm(self.start())
+        if isinstance(constant, Tensor) and constant.ndim > 0:  # it broadcasts against Kx
+            inner = constant.ndim if axes is None else axes[1]
+            constant = largest_over(constant, inner)
+        return expand_over(constant * norm**2, 0 if axes is None else axes[0])
+
+    def __repr__(self) -> str:
+        return f"{_bracketed(self.function)} @ {self.operator!r}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shifted(Function):
+    """A function moved by c, x ↦ f(x − c), written ``f.shifted(c)``.
+
+    >>> f = lg.L1().shifted(torch.tensor([1.0, 2.0]))
+    >>> f(torch.tensor([1.0, 0.0])), f.prox(torch.tensor([5.0, 2.5]))
+    (tensor(2.), tensor([4., 2.]))
+    """
+
+    function: Function
+    c: Tensor
+
+    def _moved(self, x: Var) -> Var:
+        return tree_map(torch.sub, x, self.c) if isinstance(x, tuple) else x - self.c
+
+    def value(self, x: Var) -> Tensor:
+        return self.function.value(self._moved(x))
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        return self.function.values(self._moved(x), batch)
+
+    @property
+    def coupled(self) -> int | None:
+        return self.function.coupled
+
+    def start(self) -> Var | None:
+        found = self.function.start()
+        return tree_map(torch.zeros_like, self.c) if found is None else found
+
+    def bounds(self) -> tuple[Any, Any]:
+        lo, hi = self.function.bounds()
+        return lo + self.c.detach(), hi + self.c.detach()
+
+    @property
+    def is_smooth(self) -> bool:
+        return self.function.is_smooth
+
+    def grad(self, x: Var) -> Var:
+        return self.function.grad(self._moved(x))
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return self.function.hessian(self._moved(x))
+
+    def lipschitz(self) -> Tensor | float | None:
+        return self.function.lipschitz()
+
+    def prox_couples(self) -> tuple[int, ...]:
+        return self.function.prox_couples()
+
+    def range_projector(self, y: Var) -> Callable[[Var], Var] | None:
+        return self.function.range_projector(self._moved(y))
+
+    def kinks(self, y: Tensor, step: Any) -> Tensor | None:
+        return self.function.kinks(self._moved(y), step)
+
+    def smoothed(self, mu: Tensor | float) -> Function:
+        return Shifted(self.function.smoothed(mu), self.c)
+
+    def make_conjugate(self) -> Function:
+        from legato.functions.affine import Linear
+
+        return self.function.conjugate() + Linear(self.c)
+
+    def __repr__(self) -> str:
+        return f"{_bracketed(self.function)}.shifted({short(self.c)})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Conjugate(Function):
+    """The conjugate of a function that has no name for it; its Euclidean prox is Moreau's.
+
+    .. math:: \\mathrm{prox}_{σf^*}(y) = y − σ\\,\\mathrm{prox}_{f/σ}(y/σ)
+
+    Reference: Moreau (1965).
+
+    >>> largest = lg.Simplex().conjugate()
+    >>> largest, largest(torch.tensor([1.0, 3.0, 2.0])), largest.conjugate()
+    (Simplex().conjugate(), tensor(3.), Simplex())
+    """
+
+    function: Function
+
+    def value(self, x: Var) -> Tensor:
+        return self.function.conjugate_values(x)
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        return self.function.conjugate_values(x, batch)
+
+    @property
+    def coupled(self) -> int | None:
+        return self.function.coupled
+
+    def start(self) -> Var | None:
+        return self.function.start()
+
+    def prox_couples(self) -> tuple[int, ...]:
+        return self.function.prox_couples()
+
+    def kinks(self, y: Tensor, step: Any) -> Tensor | None:
+        inner = self.function.kinks(y / step, 1 / step)
+        return None if inner is None else step * inner
+
+    def __repr__(self) -> str:
+        return f"{_bracketed(self.function)}.conjugate()"
+
+
+class Separable(Function):
+    r"""One function for each block of a tuple.
+
+    .. math:: g(x_1, …, x_k) = g_1(x_1) + … + g_k(x_k)
+
+    Goes with :class:`~legato.Product` and :class:`~legato.Stack`. Reference: Condat (2013).
+
+    >>> g = lg.Separable(lg.NonNegative(), lg.L1(1.0))
+    >>> g.prox((torch.tensor([-1.0]), torch.tensor([3.0])))
+    (tensor([0.]), tensor([2.]))
+    """
+
+    def __init__(self, *blocks: Function) -> None:
+        if not blocks:
+            raise InputError("Separable needs at least one function.")
+        self.blocks = blocks
+
+    def value(self, x: Var) -> Tensor:
+        return self.values(x, 0)
+
+    def values(self, x: Var, batch: int) -> Tensor:
+        parts = [g.values(part, batch) for g, part in zip(self.blocks, x, strict=True)]
+        return sum(parts[1:], start=parts[0])
+
+    def start(self) -> Var | None:
+        parts = tuple(block.start() for block in self.blocks)
+        return None if any(p is None for p in parts) else parts
+
+    def bounds(self) -> tuple[Any, ...]:
+        return tuple(block.bounds() for block in self.blocks)
+
+    @property
+    def is_smooth(self) -> bool:
+        return all(block.is_smooth for block in self.blocks)
+
+    def grad(self, x: Var) -> Var:
+        return tuple(g.grad(part) for g, part in zip(self.blocks, x, strict=True))
+
+    def lipschitz(self) -> Tensor | float | None:
+        constants = [block.lipschitz() for block in self.blocks]
+        if any(c is None or (isinstance(c, Tensor) and c.ndim) for c in constants):
+            return None
+        return max(constants, key=float)
+
+    def range_projector(self, y: Var) -> Callable[[Var], Var] | None:
+        found = [g.range_projector(part) for g, part in zip(self.blocks, y, strict=True)]
+        projectors = [project for project in found if project is not None]
+        if len(projectors) < len(found):
+            return None
+        return lambda v: tuple(p(part) for p, part in zip(projectors, v, strict=True))
+
+    def make_conjugate(self) -> Function:
+        return Separable(*(block.conjugate() for block in self.blocks))
+
+    def __repr__(self) -> str:
+        return f"Separable({', '.join(map(repr, self.blocks))})"
+
+
+# --- axes -----------------------------------------------------------------------------------------
+
+
+def most_coupled(counts: Any) -> int | None:
+    """The largest number of coupled axes, None (all) if one of them is None."""
+    found = list(counts)
+    return None if None in found else max(found, default=0)
+
+
+def coupled_through(operator: Operator, function: Function) -> int | None:
+    """How many trailing axes of x belong together in f(Kx)."""
+    if isinstance(operator, Stack) and isinstance(function, Separable):
+        pairs = zip(operator.operators, function.blocks, strict=True)
+        return most_coupled(coupled_through(K, f) for K, f in pairs)
+    if operator.coupled is None or function.coupled is None:
+        return None
+    before, after = operator.coupled
+    return before + max(0, function.coupled - after)
+
+
+def first_start(terms: tuple[Function, ...]) -> Var | None:
+    """The shape of x, from the first term that knows it with all axes."""
+    found = [s for s in (term.start() for term in terms) if s is not None]
+    if not found:
+        return None
+    return max(found, key=lambda s: max(t.ndim for t in tree.leaves(s)))
+
+
+def _is_unbounded(pair: tuple[Any, Any]) -> bool:
+    return all(isinstance(end, float) and end in (torch.inf, -torch.inf) for end in pair)
+
+
+def _nothing() -> Function:
+    from legato.functions.affine import Zero
+
+    return Zero()
+
+
+def _is_zero(function: Function) -> bool:
+    from legato.functions.affine import Zero
+
+    return isinstance(function, Zero)
+
+
+def _bracketed(function: Function) -> str:
+    text = repr(function)
+    return f"({text})" if isinstance(function, Sum | Scaled | Composed) else text

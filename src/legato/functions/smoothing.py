@@ -1,0 +1,81 @@
+"""Smooth stand-ins for constraints and norms, to which the implicit function theorem applies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from legato._support.tree import Var
+from legato.functions.base import Function
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogBarrier(Function):
+    r"""The logarithmic barrier of lo < x < hi, +∞ outside.
+
+    .. math:: f(x) = −μ \sum_i \log(x_i − lo_i) + \log(hi_i − x_i)
+
+    Its gradient is not Lipschitz: solve with :class:`~legato.Backtracking` from an interior start.
+    Reference: Section 4.1 and the toy example of Ochs et al. (2016).
+    """
+
+    may_be_infinite: ClassVar[tuple[str, ...]] = ("lo", "hi")
+
+    mu: Tensor | float
+    lo: Tensor | float = 0.0
+    hi: Tensor | float = torch.inf
+
+    def summands(self, x: Var) -> Tensor:
+        return self._barrier(x - self.lo) + self._barrier(self.hi - x)
+
+    def _barrier(self, slack: Tensor) -> Tensor:
+        inside = (slack > 0) & torch.isfinite(slack)  # an infinite end has no barrier
+        safe = torch.where(inside, slack, 1.0)
+        # +∞ outside, where the logarithm would be NaN: a line search can compare it.
+        outside = torch.where(slack > 0, 0.0, torch.inf).to(slack)
+        return torch.where(inside, -self.mu * torch.log(safe), outside)
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def bounds(self) -> tuple[Any, Any]:
+        return self.lo, self.hi
+
+    def grad(self, x: Var) -> Var:
+        return self.mu / (self.hi - x) - self.mu / (x - self.lo)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return torch.diag_embed(self.mu / (self.hi - x) ** 2 + self.mu / (x - self.lo) ** 2)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SmoothAbsolute(Function):
+    r"""A smooth ℓ1 norm, f(x) = Σ w_i √(x_i² + μ²), with L = max w/μ.
+
+    Reference: Charbonnier et al. (1997).
+    """
+
+    weight: Tensor | float
+    mu: Tensor | float
+
+    def summands(self, x: Var) -> Tensor:
+        return self.weight * torch.sqrt(x * x + self.mu**2)
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def grad(self, x: Var) -> Var:
+        return self.weight * x / torch.sqrt(x * x + self.mu**2)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return torch.diag_embed(self.weight * self.mu**2 * (x * x + self.mu**2) ** -1.5)
+
+    def lipschitz(self) -> Tensor | float:
+        weight = self.weight.detach() if isinstance(self.weight, Tensor) else self.weight
+        mu = self.mu.detach() if isinstance(self.mu, Tensor) else self.mu
+        return weight / mu
