@@ -252,18 +252,71 @@ case(
 )
 case(
     lg.Zero,
-    lg.Product,
+    lg.Geometry,
     build=lambda: (lg.Zero(), lg.Product(H, I)),
     y=(Y, Y),
     feasible=lambda s: (_orthant(s), _unit(s)),
 )
 case(
-    lg.Separable,
-    lg.Product,
+    lg.Zero,
+    lg.Geometry,
+    build=lambda y, w: (0.5 * lg.SquaredDistance(y, w), E),
+    y=Y,
+    feasible=_free,
+    parameters=(randn(4, seed=19), 0.2 + rand(3, 4, seed=20)),
+)
+case(
+    lg.functions.Separable,
+    lg.Geometry,
     y=(Y, Y),
     parameters=(W,),
     build=lambda w: (lg.Separable(lg.L1(w), lg.Simplex()), lg.Product(E, H)),
     feasible=lambda s: (_free(s), _softmax(s)),
+)
+case(
+    lg.functions.Separable,
+    lg.Geometry,
+    y=(Y, Y),
+    parameters=(W,),
+    build=lambda w: (lg.Separable(lg.L1(w), lg.NonNegative()), E),
+    feasible=lambda s: (_free(s), _orthant(s)),
+)
+case(
+    lg.Equality,
+    lg.Euclidean,
+    y=Y,
+    parameters=(randn(3, 4, seed=21),),
+    build=lambda b: (lg.Equality(b), E),
+    feasible=lambda s: randn(3, 4, seed=21),
+)
+case(
+    lg.functions.Shifted,
+    lg.Euclidean,
+    y=Y,
+    parameters=(W, randn(4, seed=22)),
+    build=lambda w, c: (lg.L1(w).shifted(c), E),
+    feasible=_free,
+    model=lambda x: (
+        a * cp.sum(cp.multiply(_np(W), cp.abs(x - _np(randn(4, seed=22).expand(3, 4))))) + _sq(x),
+        [],
+    ),
+)
+case(
+    lg.functions.Conjugate,
+    lg.Euclidean,
+    y=Y,
+    build=lambda: (lg.Simplex().conjugate(), E),
+    feasible=_free,
+    model=lambda x: (a * cp.sum(cp.max(x, axis=1)) + _sq(x), []),
+)
+case(
+    lg.functions.Conjugate,
+    lg.Euclidean,
+    y=Y,
+    parameters=(torch.tensor(0.6, dtype=torch.float64),),
+    build=lambda c: ((c * lg.L1(0.5)).conjugate(), E),
+    feasible=lambda s: 0.59 * rand(3, 4, seed=s) - 0.295,
+    model=lambda x: (_sq(x), [cp.abs(x) <= 0.3]),
 )
 case(
     lg.L1,
@@ -442,6 +495,32 @@ case(
     feasible=_box,
     parameters=(LO, HI),
     model=lambda x: (_sq(x), [x >= _np(LO.expand(3, 4)), x <= _np(HI.expand(3, 4))]),
+)
+case(
+    lg.LInfBall,
+    lg.Euclidean,
+    build=lambda r: (lg.LInfBall(r), E),
+    y=Y,
+    feasible=lambda s: W * (2 * rand(3, 4, seed=s) - 1),
+    parameters=(W,),
+    model=lambda x: (_sq(x), [cp.abs(x) <= _np(W)]),
+)
+case(
+    lg.LInfBall,
+    lg.Interval,
+    build=lambda: (lg.LInfBall(), I),
+    y=Y,
+    feasible=_unit,
+    model=lambda x: (_interval(x), []),
+)
+case(
+    lg.LInfBall,
+    lg.Interval,
+    build=lambda r: (lg.LInfBall(r), lg.Interval(-2.0, 2.0)),
+    y=Y,
+    feasible=lambda s: W * (2 * rand(3, 4, seed=s) - 1),
+    parameters=(W,),
+    model=lambda x: (_interval(x, -2.0, 2.0), [cp.abs(x) <= _np(W)]),
 )
 case(
     lg.Box,

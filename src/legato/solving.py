@@ -175,7 +175,7 @@ def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:
     derivable = problem.smooth.lipschitz() is not None and (
         geometry.modulus(problem.nonsmooth.bounds()) is not None
     )
-    return ForwardBackward(None if derivable else Backtracking(), geometry)
+    return ForwardBackward(None if derivable else Backtracking(grow=2.0), geometry)
 
 
 def _start(algorithm: Algorithm[Any, Any], problem: Any, given: Any, x0: Any) -> Any:

@@ -37,9 +37,7 @@ def simplex(device, weight):
 
 def total_variation(device, weight):
     term = lg.SquaredDistance(randn(9, 8, seed=3).to(device))
-    return lg.Saddle(
-        lg.Differences(weights=weight), lg.L1(), nonsmooth=term
-    ), lg.PrimalDual()
+    return lg.Saddle(lg.Differences(weights=weight), lg.L1(), nonsmooth=term), lg.PrimalDual()
 
 
 def potts(device, weight):
@@ -112,9 +110,7 @@ def test_repeated_solves_leave_memory_flat():
 
 def test_a_solve_can_be_captured_in_a_cuda_graph():
     cost = randn(3, 16, 16).cuda().float()
-    problem = lg.Saddle(
-        lg.Differences(), lg.L1(), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(cost)
-    )
+    problem = lg.Saddle(lg.Differences(), lg.L1(), nonsmooth=lg.Simplex(dim=-3) + lg.Linear(cost))
     algorithm = lg.PrimalDual(0.3, 0.3, lg.Entropy(), UNIT)
     state = algorithm.init(problem, None)
 

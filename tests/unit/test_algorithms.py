@@ -112,9 +112,7 @@ def test_all_variants_of_primal_dual_find_the_same_solution(algorithm):
 
 def test_a_smooth_term_may_replace_a_prox():
     noisy = randn(7, 6, seed=5)
-    smooth = lg.Saddle(
-        lg.Differences(), lg.L1(0.3), smooth=lg.LeastSquares(lg.Identity(), noisy)
-    )
+    smooth = lg.Saddle(lg.Differences(), lg.L1(0.3), smooth=lg.LeastSquares(lg.Identity(), noisy))
     torch.testing.assert_close(
         solve(smooth, lg.PrimalDual()), solve(tv(), lg.PrimalDual()), rtol=1e-8, atol=1e-10
     )
@@ -124,7 +122,7 @@ def test_stacked_operators_have_tuple_duals():
     noisy = randn(7, 6, seed=5)
     problem = lg.Saddle(
         lg.Stack(lg.Differences(), lg.Identity()),
-        lg.Separable(lg.L1(0.3), lg.SquaredNorm() + lg.Linear(noisy)),
+        lg.Separable(lg.L1(0.3), lg.SquaredDistance(noisy)),
         nonsmooth=lg.Zero(),
     )
     algorithm = lg.PrimalDual(dual_geometry=lg.Product(lg.Euclidean(), lg.Euclidean()))
@@ -158,7 +156,7 @@ def test_diagonal_steps_satisfy_their_condition():
     simplex = lg.Saddle(K, lg.L1(1.0), nonsmooth=lg.Simplex() + lg.Linear(randn(6)))
     s = lg.solve(simplex, lg.PrimalDual(precondition=True))
     assert s.steps["tau"].numel() == 1  # a prox that couples entries needs one step for them
-    blocks = lg.Separable(lg.L2Ball(1.0, dim=-3), lg.Box(-1.0, 1.0))
+    blocks = lg.Separable(lg.GroupL1(1.0, dim=-3), lg.L1())
     weights = rand(2, 4, 5, seed=3)
     operator = lg.Stack(lg.Differences(weights=weights), lg.Identity())
     isotropic = lg.Saddle(operator, blocks, nonsmooth=lg.SquaredNorm())
@@ -196,7 +194,7 @@ def test_zero_weights_decouple_the_pixels():
     c = randn(3, 4, 5, seed=9)
     problem = lg.Saddle(
         lg.Differences(weights=torch.zeros(2, 4, 5).double()),
-        lg.Box(-1.0, 1.0),
+        lg.L1(),
         nonsmooth=lg.Simplex(dim=-3) + lg.Linear(c),
     )
     algorithm = lg.PrimalDual(0.2, 0.2, lg.Entropy(), lg.Interval(-1.0, 1.0))

@@ -289,9 +289,9 @@ def test_steps_that_cannot_be_derived():
     unknown = lg.Composite(lg.Smooth(lambda x: x**4), lg.L1(1.0))
     with raises(errors.StepError, "Lipschitz", "Backtracking"):
         lg.solve(unknown, lg.ForwardBackward(), torch.ones(3))
-    with raises(errors.StepError, "not strongly convex", "Backtracking"):
+    with raises(errors.StepError, "how strongly convex", "unknown", "Backtracking"):
         lg.solve(lg.Composite(DATA, lg.NonNegative()), lg.ForwardBackward(geometry=lg.Entropy()))
-    with raises(errors.StepError, "not 1-strongly convex", "tau and sigma"):
+    with raises(errors.StepError, "how strongly convex", "unknown", "tau and sigma"):
         saddle = lg.Saddle(A, lg.L1(), nonsmooth=lg.NonNegative())
         start = torch.ones(5).double()
         lg.solve(saddle, lg.PrimalDual(geometry=lg.Entropy()), start)

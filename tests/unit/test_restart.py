@@ -95,10 +95,11 @@ def test_checkpoints_replay_the_same_decisions():
     torch.testing.assert_close(saved.state.t, plain.state.t, rtol=0, atol=0)
 
 
-def test_a_run_goes_on_from_its_state():
-    whole = lg.solve(lasso(1e-3), RESTARTED, stop=lg.Stop(150)).x
-    half = lg.solve(lasso(1e-3), RESTARTED, stop=lg.Stop(70)).state
-    rest = lg.solve(lasso(1e-3), RESTARTED, half, stop=lg.Stop(80)).x
+def test_a_run_goes_on_from_its_solution():
+    problem = lasso(1e-3)
+    whole = lg.solve(problem, RESTARTED, stop=lg.Stop(150)).x
+    half = lg.solve(problem, RESTARTED, stop=lg.Stop(70))
+    rest = lg.solve(problem, RESTARTED, half, stop=lg.Stop(80)).x
     torch.testing.assert_close(rest, whole, rtol=0, atol=0)
 
 

@@ -60,16 +60,17 @@ def test_the_trace_costs_nothing_when_it_is_off():
     assert Counting.calls == 100
 
 
-def test_a_state_continues_the_iteration():
+def test_the_solution_of_the_same_problem_continues_the_iteration():
     algorithm = lg.ForwardBackward(inertia=lg.Nesterov())
-    whole = lg.solve(lasso(), algorithm, stop=lg.Stop(30))
-    half = lg.solve(lasso(), algorithm, stop=lg.Stop(12))
-    rest = lg.solve(lasso(), algorithm, half.state, stop=lg.Stop(18))
+    problem = lasso()
+    whole = lg.solve(problem, algorithm, stop=lg.Stop(30))
+    half = lg.solve(problem, algorithm, stop=lg.Stop(12))
+    rest = lg.solve(problem, algorithm, half, stop=lg.Stop(18))
     torch.testing.assert_close(rest.x, whole.x, rtol=0, atol=0)
-    noisy = randn(6, 5, seed=3)
-    whole = lg.solve(tv(noisy, 0.3), lg.PrimalDual(average=True), stop=lg.Stop(30))
-    half = lg.solve(tv(noisy, 0.3), lg.PrimalDual(average=True), stop=lg.Stop(12))
-    rest = lg.solve(tv(noisy, 0.3), lg.PrimalDual(average=True), half.state, stop=lg.Stop(18))
+    problem, averaged = tv(randn(6, 5, seed=3), 0.3), lg.PrimalDual(average=True)
+    whole = lg.solve(problem, averaged, stop=lg.Stop(30))
+    half = lg.solve(problem, averaged, stop=lg.Stop(12))
+    rest = lg.solve(problem, averaged, half, stop=lg.Stop(18))
     torch.testing.assert_close(rest.x, whole.x, rtol=0, atol=1e-15)
 
 

@@ -169,14 +169,14 @@ class Sum(Function):
 
         geometry = next((t.geometry for t in self.terms if hasattr(t, "geometry")), Euclidean())
         core, factor, shifts, epsilon = self.prox_parts(geometry)
+        argument = y
         for amount, c in shifts:
-            y = tree.sub_scaled(y, amount, c)
+            argument = tree.sub_scaled(argument, amount, c)
         scaled = core if factor is None else Scaled(factor, core)
         if epsilon is None:
-            return scaled.conjugate().values(y, batch)
-        x = prox(scaled, geometry, tree_map(lambda t: t / epsilon, y), 1 / epsilon)
-        kernel = epsilon * geometry.values(x, batch)
-        return tree.inner(x, y, batch) - scaled.values(x, batch) - kernel
+            return scaled.conjugate().values(argument, batch)
+        x = prox(scaled, geometry, tree_map(lambda t: t / epsilon, argument), 1 / epsilon)
+        return tree.inner(x, y, batch) - self.values(x, batch)
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.terms))
@@ -473,8 +473,12 @@ class Separable(Function):
 
 def most_coupled(counts: Any) -> int | None:
     """The largest number of coupled axes, None (all) if one of them is None."""
-    found = list(counts)
-    return None if None in found else max(found, default=0)
+    most = 0
+    for count in counts:
+        if count is None:
+            return None
+        most = max(most, count)
+    return most
 
 
 def coupled_through(operator: Operator, function: Function) -> int | None:
@@ -489,11 +493,13 @@ def coupled_through(operator: Operator, function: Function) -> int | None:
 
 
 def first_start(terms: tuple[Function, ...]) -> Var | None:
-    """The shape of x, from the first term that knows it with all axes."""
-    found = [s for s in (term.start() for term in terms) if s is not None]
-    if not found:
-        return None
-    return max(found, key=lambda s: max(t.ndim for t in tree.leaves(s)))
+    """The shape of x, from the term that knows most of its axes."""
+    best, axes = None, -1
+    for term in terms:
+        found = term.start()
+        if found is not None and tree.leaves(found)[0].ndim > axes:
+            best, axes = found, tree.leaves(found)[0].ndim
+    return best
 
 
 def _is_unbounded(pair: tuple[Any, Any]) -> bool:

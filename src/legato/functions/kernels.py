@@ -54,10 +54,6 @@ class BregmanTerm(Function):
     def coupled(self) -> int | None:
         return self.geometry.coupled
 
-    def start(self) -> Var | None:
-        whole = isinstance(self.weight, Tensor) and self.weight.ndim > 0
-        return torch.zeros_like(self.weight) if whole else None
-
     def grad(self, x: Var) -> Var:
         return tree_map(lambda t: self.weight * t, self.geometry.mirror(x))
 
@@ -72,9 +68,13 @@ class BregmanTerm(Function):
         return self.weight.detach() if isinstance(self.weight, Tensor) else self.weight
 
     def prox_parts(self, geometry: Geometry) -> ProxParts:
-        if same_geometry(self.geometry, geometry):
-            return ProxParts(Zero(), epsilon=self.weight)
-        return ProxParts(self)
+        if not same_geometry(self.geometry, geometry):
+            raise InputError(
+                f"{self!r} has a closed-form prox in its own geometry {self.geometry!r} only, not "
+                f"in {geometry!r}. Give the algorithm geometry={self.geometry!r}, or move the term "
+                "to the smooth one."
+            )
+        return ProxParts(Zero(), epsilon=self.weight)
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         """εψ*(y/ε), the supremum being attained at x = ∇ψ*(y/ε)."""
@@ -155,7 +155,10 @@ class SquaredDistance(Function):
 
     def prox_parts(self, geometry: Geometry) -> ProxParts:
         if not isinstance(geometry, Euclidean):
-            return ProxParts(self)
+            raise InputError(
+                f"{self!r} has a closed-form prox in the Euclidean geometry only, not in "
+                f"{geometry!r}. Move it to the smooth term."
+            )
         return ProxParts(Zero(), shifts=((-self.weight, self.y),), epsilon=self.weight)
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:

@@ -52,6 +52,9 @@ class Euclidean(Geometry):
     def interior(self, x: Var) -> Tensor:
         return flatten(tree_map(torch.isfinite, x)) if isinstance(x, tuple) else torch.isfinite(x)
 
+    def mirror_interior(self, y: Var) -> Tensor:
+        return self.interior(y)
+
     def centre(self, like: Var) -> Var:
         return tree_map(torch.zeros_like, like)
 

@@ -1,0 +1,103 @@
+"""Where a solve may start: a state of any problem is a start, and never more than that."""
+
+import pytest
+import torch
+
+import legato as lg
+from makers import randn
+
+UNTIL = lg.Stop(20000, tol=1e-13)
+A, b = randn(9, 5, seed=1), randn(9, seed=2)
+NOISY = randn(7, 6, seed=3)
+
+
+def lasso(scale):
+    return lg.Composite(lg.LeastSquares(scale * A, b), lg.L1(0.3))
+
+
+def nnls(scale):
+    return lg.Composite(lg.LeastSquares(scale * A, b), lg.Box(0.0, 2.0))
+
+
+def ridge(scale):
+    return lg.Composite(lg.LeastSquares(scale * A, b), lg.SquaredNorm(0.1))
+
+
+def tv(scale):
+    K = scale * lg.Differences()
+    return lg.Saddle(K, lg.L1(0.2), nonsmooth=lg.SquaredDistance(NOISY))
+
+
+CASES = {
+    "plain": (lg.ForwardBackward(), lasso),
+    "inertia": (lg.ForwardBackward(inertia=0.4), lasso),
+    "Nesterov": (lg.ForwardBackward(inertia=lg.Nesterov(restart=True)), lasso),
+    "Backtracking": (lg.ForwardBackward(lg.Backtracking(grow=2.0)), lasso),
+    "entropic": (lg.ForwardBackward(geometry=lg.Entropy()), nnls),
+    "Newton": (lg.Newton(), ridge),
+    "PrimalDual": (lg.PrimalDual(), tv),
+    "preconditioned": (lg.PrimalDual(precondition=True), tv),
+    "balanced": (lg.PrimalDual(balance=3.0), tv),
+}
+
+
+@pytest.mark.parametrize("scale", [1 / 3, 1.42, 3.0])
+@pytest.mark.parametrize("name", CASES)
+def test_a_state_of_another_problem_is_only_a_start(name, scale):
+    """With the steps of the first problem the second would diverge, or end elsewhere."""
+    algorithm, make = CASES[name]
+    first, second = make(1.0), make(scale)
+    state = lg.solve(first, algorithm, stop=UNTIL).state
+    truth = lg.solve(second, algorithm, stop=UNTIL)
+    starts = [state]
+    if name != "entropic":  # whose solution lies on the boundary: no start as a point
+        starts.append(algorithm.solution(state))
+    for start in starts:
+        found = lg.solve(second, algorithm, start, stop=UNTIL)
+        assert found.converged is True
+        torch.testing.assert_close(found.x, truth.x, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_data_that_change_in_place_get_fresh_steps(name):
+    algorithm, _ = CASES[name]
+    scale = torch.tensor(1.0).double()
+    if isinstance(algorithm, lg.PrimalDual):
+        problem = tv(scale)
+    else:
+        matrix = A.clone()
+        rest = lg.SquaredNorm(0.1) if isinstance(algorithm, lg.Newton) else lg.Box(0.0, 2.0)
+        problem = lg.Composite(lg.LeastSquares(matrix, b), rest)
+    half = lg.solve(problem, algorithm, stop=lg.Stop(10))
+    with torch.no_grad():
+        (scale if isinstance(algorithm, lg.PrimalDual) else matrix).mul_(3.0)
+    found = lg.solve(problem, algorithm, half, stop=UNTIL)
+    truth = lg.solve(problem, algorithm, stop=UNTIL)
+    torch.testing.assert_close(found.x, truth.x, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_solution_of_the_same_problem_goes_on(name):
+    algorithm, make = CASES[name]
+    problem = make(1.0)
+    whole = lg.solve(problem, algorithm, stop=lg.Stop(20))
+    half = lg.solve(problem, algorithm, stop=lg.Stop(8))
+    rest = lg.solve(problem, algorithm, half, stop=lg.Stop(12))
+    tolerance = 1e-9 if isinstance(algorithm, lg.Newton) else 1e-14
+    if not isinstance(algorithm.__dict__.get("step_size"), lg.Backtracking):
+        torch.testing.assert_close(rest.x, whole.x, rtol=tolerance, atol=tolerance)
+
+
+def test_a_state_of_another_shape_is_refused():
+    state = lg.solve(lasso(1.0), lg.ForwardBackward()).state
+    wider = lg.Composite(lg.LeastSquares(randn(9, 7, seed=4), b), lg.L1(0.3))
+    with pytest.raises(lg.errors.InputError, match="shape"):
+        lg.solve(wider, lg.ForwardBackward(), state)
+
+
+def test_a_solution_of_another_algorithm_gives_its_point():
+    problem = lasso(1.0)
+    first = lg.solve(problem, lg.ForwardBackward(), stop=UNTIL)
+    saddle = lg.Saddle(A, lg.SquaredDistance(b), nonsmooth=lg.L1(0.3))
+    again = lg.solve(saddle, lg.PrimalDual(), first, stop=UNTIL)
+    torch.testing.assert_close(again.x, first.x, rtol=1e-6, atol=1e-8)

@@ -1,0 +1,186 @@
+"""The algebra of functions: values, gradients, proxes and conjugates of what is made of others."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import legato as lg
+from legato import errors
+from makers import rand, randn
+
+X = randn(3, 4, seed=1)
+MATRIX = randn(5, 4, seed=2)
+
+FUNCTIONS = {
+    "L1": lg.L1(0.3 + rand(4, seed=3)),
+    "AsymmetricL1": lg.AsymmetricL1(-0.2, 0.9),
+    "GroupL1": lg.GroupL1(0.8),
+    "labelled": lg.GroupL1(0.8, groups=torch.tensor([0, 1, 0, 1])),
+    "NonNegative": lg.NonNegative(),
+    "Box": lg.Box(-0.5, 1.5),
+    "LInfBall": lg.LInfBall(0.8),
+    "L2Ball": lg.L2Ball(1.2),
+    "Simplex": lg.Simplex(),
+    "Zero": lg.Zero(),
+    "Linear": lg.Linear(randn(4, seed=4)),
+    "Equality": lg.Equality(randn(4, seed=5)),
+    "SquaredNorm": lg.SquaredNorm(0.4),
+    "SquaredDistance": lg.SquaredDistance(randn(4, seed=6), 0.5 + rand(4, seed=7)),
+    "scaled": 0.7 * lg.L1(0.4),
+    "shifted": lg.L1(0.4).shifted(randn(4, seed=8)),
+    "shifted set": lg.Simplex().shifted(randn(4, seed=8)),
+    "sum": lg.L1(0.3) + lg.SquaredNorm(0.4) + lg.Linear(randn(4, seed=9)),
+    "scaled sum": 2.0 * (lg.Box(-1.0, 2.0) + 0.5 * lg.SquaredDistance(randn(4, seed=10))),
+}
+every = pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
+
+
+@every
+def test_the_conjugate_of_the_conjugate_is_the_function(f):
+    assert f.conjugate().conjugate() is f
+    assert f.conjugate() is f.conjugate()
+    again = pickle.loads(pickle.dumps(f))
+    assert again.conjugate().conjugate() is again
+    twin = copy.deepcopy(f.conjugate())
+    assert twin.conjugate().conjugate() is twin
+
+
+@every
+@pytest.mark.parametrize("step", [0.6, torch.tensor(1.7).double()])
+def test_moreau(f, step):
+    """prox of f at y and of f* at y/α add up to y, for every function that has a prox."""
+    y = 2 * X
+    x, p = f.prox(y, step), f.conjugate().prox(y / step, 1 / step)
+    torch.testing.assert_close(x + step * p, y, rtol=1e-11, atol=1e-11)
+
+
+@every
+def test_fenchel_young(f):
+    """f(x) + f*(p) ≥ ⟨x, p⟩, with equality where p is a subgradient at x; in both directions."""
+    for g in (f, f.conjugate()):
+        for seed in range(4):
+            y = 2 * randn(3, 4, seed=seed + 20)
+            x = g.prox(y, 0.6)
+            p = (y - x) / 0.6
+            total = float(g(x) + g.conjugate()(p))
+            assert total == pytest.approx(float((x * p).sum()), rel=1e-9, abs=1e-9)
+            other = g.prox(2 * randn(3, 4, seed=seed + 50), 0.6)
+            assert float(g(other) + g.conjugate()(p)) >= float((other * p).sum()) - 1e-9
+
+
+@every
+def test_values_of_a_batch_are_those_of_its_elements(f):
+    x = f.prox(X, 0.6)
+    each = torch.stack([f(row) for row in x])
+    torch.testing.assert_close(f.values(x, 1), each)
+    torch.testing.assert_close(f.values(x, 1).sum(), f(x))
+
+
+def test_scaled_shifted_composed_by_hand():
+    f, c, K = lg.SquaredDistance(randn(5, seed=3)), randn(4, seed=4), MATRIX
+    x = randn(4, seed=5)
+    torch.testing.assert_close((0.3 * f @ K)(x), 0.15 * ((K @ x - f.y) ** 2).sum())
+    torch.testing.assert_close((f @ K).shifted(c)(x), 0.5 * ((K @ (x - c) - f.y) ** 2).sum())
+    torch.testing.assert_close((0.3 * (f @ K)).grad(x), 0.3 * K.T @ (K @ x - f.y))
+    torch.testing.assert_close((f @ K).hessian(x), K.T @ K)
+    least_squares = lg.LeastSquares(K, f.y)
+    torch.testing.assert_close(
+        torch.as_tensor((f @ K).lipschitz()), torch.as_tensor(least_squares.lipschitz())
+    )
+    total = sum([lg.L1(), f @ K, lg.L1()])
+    torch.testing.assert_close(total(x), 2 * x.abs().sum() + (f @ K)(x))
+
+
+def test_composition_reads_from_the_left():
+    first, second = lg.Dense(randn(3, 5, seed=6)), lg.Dense(MATRIX)
+    f = lg.L1() @ first @ second
+    x = randn(4, seed=7)
+    torch.testing.assert_close(f(x), (first.matrix @ MATRIX @ x).abs().sum())
+    assert lg.L1() @ lg.Identity() @ second != f
+    assert repr(lg.L1(0.1) @ lg.Identity()) == "L1(0.1)"
+
+
+def test_representations_are_what_was_written():
+    energy = lg.SquaredDistance(X) + 0.5 * lg.L1(0.1) @ lg.Differences() + lg.NonNegative()
+    assert repr(energy) == (
+        "SquaredDistance(tensor(3×4)) + (0.5 * L1(0.1)) @ Differences() + NonNegative()"
+    )
+    assert repr(lg.L1().shifted(X).conjugate()) == "LInfBall() + Linear(tensor(3×4))"
+    assert repr(lg.SquaredNorm(2.0) + lg.NegativeEntropy()) == "SquaredNorm(2) + NegativeEntropy()"
+    assert repr(lg.GroupL1(dim=-3)) == "GroupL1(dim=-3)"
+
+
+@pytest.mark.parametrize("factor", [2, 2.0, np.float64(2), torch.tensor(2.0)])
+def test_numbers_scale(factor):
+    assert float((factor * lg.L1())(torch.ones(3))) == 6.0
+
+
+def test_what_cannot_be_done_is_said():
+    with pytest.raises(errors.InputError, match="argument of the term"):
+        torch.ones(3) * lg.L1()
+    with pytest.raises(errors.InputError, match="non-negative"):
+        -1.0 * lg.L1()
+    with pytest.raises(errors.InputError, match=r"legato\.Smooth"):
+        lg.L1() + (lambda x: x)
+    with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):
+        lg.L1() @ np.eye(3)
+    with pytest.raises(errors.InputError, match="to_dense"):
+        lg.L1() @ torch.eye(3).to_sparse()
+    with pytest.raises(errors.InputError, match="no closed-form prox"):
+        (lg.L1() + lg.NonNegative()).prox(X)
+    with pytest.raises(errors.MissingConjugateError, match="not known in closed form"):
+        lg.LeastSquares(MATRIX, randn(5)).conjugate()(randn(4))
+
+
+def test_nothing_goes_stale():
+    """Factors, shifts and weights count with the values that they have when they are used."""
+    weight = torch.tensor(1.0).double().requires_grad_()
+    y = randn(4, seed=8).requires_grad_()
+    f = weight * lg.L1() + lg.SquaredDistance(y) + lg.L1(weight).shifted(y).conjugate().conjugate()
+    dual = (weight * lg.L1()).conjugate()
+    x = randn(4, seed=9)
+    with torch.no_grad():
+        before = f(x), dual.prox(x)
+        weight.mul_(2.0)
+        y.add_(1.0)
+    fresh = weight * lg.L1() + lg.SquaredDistance(y) + lg.L1(weight).shifted(y)
+    torch.testing.assert_close(f(x), fresh(x))
+    torch.testing.assert_close(dual.prox(x), x.clamp(-2, 2))
+    assert not torch.allclose(f(x), before[0])
+
+
+def test_steps_may_not_vary_where_a_prox_couples():
+    steps = 0.5 + rand(4, seed=10)
+    for f in (lg.Simplex(), lg.L2Ball(0.5), lg.GroupL1(), lg.Simplex().conjugate()):
+        with pytest.raises(errors.InputError, match="couples the entries along axis -1"):
+            f.prox(X, steps)
+        f.prox(X, 0.5 + rand(3, 1, seed=11))
+    with pytest.raises(errors.InputError, match="couples the entries"):
+        (lg.Simplex() + lg.SquaredNorm(steps)).prox(X)
+    lg.L1().prox(X, steps)
+
+
+def test_equal_ends_keep_their_derivative():
+    c = randn(4, seed=12).requires_grad_()
+    for y in (c.detach() + 1, c.detach() - 1):
+        (grad,) = torch.autograd.grad(lg.Box(c, c).prox(y).sum(), c)
+        torch.testing.assert_close(grad, torch.ones_like(c))
+
+
+def test_a_weight_of_zero_has_its_one_sided_derivative():
+    weight = torch.zeros(4).double().requires_grad_()
+    y = torch.tensor([2.0, -3.0, 0.5, -0.1]).double()
+    (grad,) = torch.autograd.grad(lg.L1(weight).prox(y).sum(), weight)
+    torch.testing.assert_close(grad, -y.sign())
+
+
+def test_weights_of_groups_must_belong_to_groups():
+    square = randn(3, 3, seed=13)
+    with pytest.raises(errors.InputError, match="one group norm for each"):
+        lg.GroupL1(torch.ones(3).double())(square)
+    with pytest.raises(errors.InputError, match="one group norm for each"):
+        lg.L2Ball(torch.ones(3).double()).prox(square)
+    assert float(lg.GroupL1(torch.ones(3, 1).double())(square)) > 0

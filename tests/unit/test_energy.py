@@ -1,0 +1,169 @@
+"""Energies as they stand on paper: how they are split, and what comes out, against cvxpy."""
+
+import itertools
+
+import cvxpy as cp
+import pytest
+import torch
+
+import legato as lg
+from legato import errors
+from makers import rand, randn
+
+UNTIL = lg.Stop(20000, tol=1e-12)
+A, b = randn(12, 6, seed=1), randn(12, seed=2)
+SIGNAL = randn(9, seed=3).cumsum(0)
+D = lg.Differences(dims=(-1,))
+
+
+def differences(n):
+    return torch.diff(torch.eye(n).double(), dim=0).numpy()
+
+
+def agrees(energy, objective, variable, constraints=(), algorithm=None):
+    """legato's minimiser is the interior-point solver's, whatever the order of the terms."""
+    problem = cp.Problem(cp.Minimize(objective), list(constraints))
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    truth = torch.from_numpy(variable.value)
+    terms = energy.terms
+    for order in itertools.islice(itertools.permutations(terms), 4):
+        found = lg.solve(sum(order), algorithm, stop=UNTIL)
+        assert bool(torch.as_tensor(found.converged).all())
+        torch.testing.assert_close(found.x, truth, rtol=1e-5, atol=2e-6)
+        assert float(found.objective) == pytest.approx(problem.value, rel=1e-6, abs=1e-7)
+
+
+def test_fused_lasso():
+    energy = lg.LeastSquares(A, b) + lg.L1(0.3) + lg.L1(0.5) @ D
+    x = cp.Variable(6)
+    smooth = 0.5 * cp.sum_squares(A.numpy() @ x - b.numpy())
+    agrees(energy, smooth + 0.3 * cp.norm1(x) + 0.5 * cp.norm1(differences(6) @ x), x)
+    problem = lg.split(energy)
+    assert isinstance(problem.penalty, lg.L1)
+    assert problem.nonsmooth is energy.terms[1]
+    assert problem.smooth is energy.terms[0]
+
+
+def test_deblurring_with_total_variation_and_non_negativity():
+    kernel = torch.tensor([0.25, 0.5, 0.25]).double()
+    blur = lg.Convolution(kernel.reshape(1, 1, 3))
+    seen = (0.3 + rand(1, 9, seed=4)).clone()
+    fit = lg.SquaredDistance(seen) @ blur
+    energy = fit + lg.NonNegative() + lg.L1(0.02) @ lg.Differences(dims=(-1,))
+    matrix = torch.zeros(9, 9).double()
+    for i, j in itertools.product(range(9), range(9)):
+        if abs(i - j) <= 1:
+            matrix[i, j] = kernel[1 + j - i]
+    x = cp.Variable((1, 9))
+    smooth = 0.5 * cp.sum_squares(matrix.numpy() @ x[0] - seen[0].numpy())
+    agrees(energy, smooth + 0.02 * cp.norm1(differences(9) @ x[0]), x, [x >= 0])
+
+
+def test_a_portfolio_with_turnover_costs():
+    factor, returns, held = randn(4, 6, seed=5), 0.1 * randn(6, seed=6), rand(6, seed=7)
+    energy = (
+        lg.SquaredNorm() @ factor + lg.Linear(-returns) + lg.Simplex() + lg.L1(0.05).shifted(held)
+    )
+    x = cp.Variable(6)
+    cost = 0.5 * cp.sum_squares(factor.numpy() @ x) - returns.numpy() @ x
+    cost = cost + 0.05 * cp.norm1(x - held.numpy())
+    agrees(energy, cost, x, [x >= 0, cp.sum(x) == 1])
+
+
+def test_four_terms_two_of_them_behind_operators():
+    wide = randn(4, 9, seed=8)
+    energy = lg.SquaredDistance(SIGNAL) + lg.L1(0.4) @ D + lg.L1(0.3) @ wide + lg.Box(-1.0, 2.0)
+    x = cp.Variable(9)
+    cost = 0.5 * cp.sum_squares(x - SIGNAL.numpy()) + 0.4 * cp.norm1(differences(9) @ x)
+    cost = cost + 0.3 * cp.norm1(wide.numpy() @ x)
+    agrees(energy, cost, x, [x >= -1, x <= 2])
+    problem = lg.split(energy)
+    assert isinstance(problem.operator, lg.Stack)
+    assert isinstance(problem.nonsmooth.terms[0], lg.Box)
+
+
+def test_equality_constraints():
+    E = randn(2, 6, seed=9)
+    d = E @ rand(6, seed=10)
+    energy = lg.LeastSquares(A, b) + lg.Equality(d) @ E + lg.NonNegative()
+    x = cp.Variable(6)
+    fit = 0.5 * cp.sum_squares(A.numpy() @ x - b.numpy())
+    agrees(energy, fit, x, [E.numpy() @ x == d.numpy(), x >= 0])
+
+
+def test_the_derivative_of_an_equality_constraint():
+    E, d = randn(2, 6, seed=9), randn(2, seed=10).requires_grad_()
+    weights = randn(6, seed=11)
+
+    def loss(d):
+        energy = lg.LeastSquares(A, b) + lg.Equality(d) @ E
+        x = lg.solve(energy, gradient=lg.Implicit(lg.GMRES(1e-12)), stop=UNTIL).x
+        return x @ weights
+
+    (found,) = torch.autograd.grad(loss(d), d)
+    H = torch.zeros(8, 8).double()
+    H[:6, :6], H[:6, 6:], H[6:, :6] = A.T @ A, E.T, E
+    right = torch.cat([weights, torch.zeros(2).double()])
+    torch.testing.assert_close(found, torch.linalg.solve(H, right)[6:], rtol=1e-6, atol=1e-8)
+
+
+def test_a_separable_energy_is_solved_by_one_step():
+    found = lg.solve(lg.SquaredDistance(SIGNAL) + lg.L1(0.4), stop=lg.Stop(1))
+    torch.testing.assert_close(found.x, lg.L1(0.4).prox(SIGNAL))
+
+
+def test_an_entropy_chooses_its_geometry():
+    c = randn(5, seed=12)
+    found = lg.solve(lg.NegativeEntropy(0.3) + lg.Simplex() + lg.Linear(c), stop=UNTIL)
+    torch.testing.assert_close(found.x, torch.softmax(-c / 0.3, 0), rtol=1e-8, atol=1e-10)
+    assert isinstance(found.algorithm.geometry, lg.Entropy)
+
+
+def test_a_smooth_term_without_a_constant_gets_a_line_search():
+    energy = lg.Smooth(lambda x: (x - 2) ** 4) + lg.L1(0.1)
+    found = lg.solve(energy, x0=torch.zeros(3).double())
+    assert isinstance(found.algorithm.step_size, lg.Backtracking)
+    expected = 2 - (0.1 / 4) ** (1 / 3)
+    torch.testing.assert_close(found.x, torch.full((3,), expected).double(), rtol=1e-3, atol=0)
+
+
+def test_a_vector_of_quadratic_weights_beside_a_coupling_prox():
+    """It must not be absorbed by the prox, whose formula needs one number: it becomes smooth."""
+    weights = 0.5 + rand(6, seed=13)
+    energy = lg.LeastSquares(A, b) + lg.SquaredNorm(weights) + lg.Simplex()
+    x = cp.Variable(6)
+    fit = 0.5 * cp.sum_squares(A.numpy() @ x - b.numpy())
+    ridge = 0.5 * cp.sum(cp.multiply(weights.numpy(), cp.square(x)))
+    agrees(energy, fit + ridge, x, [x >= 0, cp.sum(x) == 1])
+
+
+def test_what_cannot_be_split_is_said():
+    class Strange(lg.Function):
+        def summands(self, x):
+            return x.abs() ** 1.5
+
+    with pytest.raises(errors.InputError, match=r"No splitting.*Strange.*register_prox"):
+        lg.solve(lg.L1() + Strange() @ D, x0=torch.zeros(4))
+
+
+def test_the_solution_says_what_was_done():
+    energy = lg.SquaredDistance(SIGNAL) + lg.L1(0.4) @ D
+    found = lg.solve(energy, stop=lg.Stop(2000, tol=1e-10))
+    assert isinstance(found.algorithm, lg.PrimalDual)
+    assert isinstance(found.problem, lg.Saddle)
+    assert "PrimalDual" in repr(found)
+    assert "converged" in repr(found)
+    assert float(found.gap) == pytest.approx(0, abs=1e-8)
+    assert len(repr(found)) < 200
+
+
+def test_a_parameter_that_changes_between_two_solves():
+    weight = torch.tensor(0.4).double()
+    matrix = A.clone()
+    energy = lg.LeastSquares(matrix, b) + lg.L1(weight)
+    lg.solve(energy, stop=UNTIL)
+    weight.mul_(2.0)
+    matrix.mul_(3.0)
+    again = lg.solve(energy, stop=UNTIL).x
+    fresh = lg.solve(lg.LeastSquares(3 * A, b) + lg.L1(0.8), stop=UNTIL).x
+    torch.testing.assert_close(again, fresh, rtol=1e-8, atol=1e-10)
