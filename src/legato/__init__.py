@@ -72,7 +72,7 @@ from legato.operators import (
     Operator,
     Stack,
 )
-from legato.optim import fit
+from legato.bilevel import fit
 from legato.problems import Composite, Saddle
 from legato.running import Stop, Trace
 from legato.smoothing import smoothed

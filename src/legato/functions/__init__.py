@@ -10,6 +10,7 @@ from legato.functions.base import (
     Sum,
     Zero,
 )
+from legato.functions.l0 import L0
 from legato.functions.prox import (
     mirror_prox,
     prox,
@@ -30,6 +31,7 @@ from legato.functions.terms import (
 )
 
 __all__ = [
+    "L0",
     "L1",
     "AsymmetricL1",
     "Box",

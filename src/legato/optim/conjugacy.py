@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
+
+from legato._support import tree
 from legato.errors import InputError
-from legato.optim import vectors
-from legato.optim.vectors import Vector
+from legato.optim.base import Vector
 
 
 class Conjugacy(ABC):
@@ -24,13 +26,13 @@ class FletcherReeves(Conjugacy):
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
     >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.FletcherReeves())
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
+    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=50)
     >>> theta.detach().round(decimals=3)
     tensor([1.])
     """
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
-        return vectors.dot(new, new) / vectors.dot(g, g)
+        return tree.dot(new, new) / tree.dot(g, g)
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,13 @@ class PolakRibiere(Conjugacy):
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
     >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.PolakRibiere())
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
+    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=50)
     >>> theta.detach().round(decimals=3)
     tensor([1.])
     """
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
-        return max(0.0, vectors.dot(new, vectors.difference(new, g)) / vectors.dot(g, g))
+        return max(0.0, tree.dot(new, tree.tree_map(torch.sub, new, g)) / tree.dot(g, g))
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class HagerZhang(Conjugacy):
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
     >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.HagerZhang())
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
+    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=50)
     >>> theta.detach().round(decimals=3)
     tensor([1.])
     """
@@ -68,10 +70,10 @@ class HagerZhang(Conjugacy):
             raise InputError(f"HagerZhang needs η > 0, not {self.eta!r}.")
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
-        y = vectors.difference(new, g)
-        dy = vectors.dot(d, y)
+        y = tree.tree_map(torch.sub, new, g)
+        dy = tree.dot(d, y)
         if dy == 0:
             return 0.0
-        beta = (vectors.dot(y, new) - 2 * vectors.dot(y, y) * vectors.dot(d, new) / dy) / dy
-        least = -1 / (vectors.norm(d) * min(self.eta, vectors.norm(g)))
+        beta = (tree.dot(y, new) - 2 * tree.dot(y, y) * tree.dot(d, new) / dy) / dy
+        least = -1 / (tree.length(d) * min(self.eta, tree.length(g)))
         return max(beta, least)

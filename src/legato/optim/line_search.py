@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from legato.errors import InputError
-from legato.optim.base import Evaluation
+from legato.optim.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class StrongWolfe:
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
     >>> optimizer = lg.optim.NonlinearCG([theta], line_search=lg.optim.StrongWolfe(c2=0.1))
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
+    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=50)
     >>> theta.detach().round(decimals=3)
     tensor([1.])
     """

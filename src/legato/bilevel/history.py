@@ -14,10 +14,9 @@ class Record:
     ``inner_iterations`` are those of the lower level, ``adjoint_iterations`` those of the backward
     solves. ``tolerance`` is None unless it is adaptive. ``failures`` says in words which trials
     or attempts of this step failed.
-    Reference: :func:`fit`, which makes one a step.
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> loss = lambda level: (theta - 1).square().sum()
+    >>> loss = lambda inner: (theta - 1).square().sum()
     >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=50)
     >>> first = result.history.records[0]
     >>> first.step, first.loss, first.gradient_norm
@@ -40,10 +39,8 @@ class Record:
 class History:
     """The records of all steps, and each of their numbers as a list.
 
-    Reference: :func:`fit`, which keeps it.
-
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> loss = lambda level: (theta - 1).square().sum()
+    >>> loss = lambda inner: (theta - 1).square().sum()
     >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=50)
     >>> result.history.loss[0] > result.history.loss[-1]
     True
@@ -106,10 +103,9 @@ class Fit:
     the fit was interrupted; ``reason`` says in words why it ended. ``converged``: a stopping rule
     was met, or no parameter moves any more. ``failures`` pairs steps with what failed in them, the
     last one included.
-    Reference: :func:`fit`.
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> loss = lambda level: (theta - 1).square().sum()
+    >>> loss = lambda inner: (theta - 1).square().sum()
     >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=50)
     >>> result.loss < 1e-6, result.failed
     (True, False)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from legato._support.checks import require_nonnegative
 from legato._support.tree import Var
-from legato.functions import Function, register_prox
+from legato.functions.base import Function
+from legato.functions.prox import register_prox
 from legato.geometry import Euclidean
 
 
@@ -20,9 +21,10 @@ class L0(Function):
 
     .. math:: \mathrm{prox}_{αg}(y) = y · [y² > 2αw]
 
-    Not convex: use it with :class:`~legato.optim.NonConvex`. Reference: Blumensath, Davies (2008).
+    Not convex: use it with :class:`~legato.optim.NonConvexStep` or a small constant step.
+    Reference: Blumensath, Davies (2008).
 
-    >>> legato.optim.L0(1.0).value(torch.tensor([0.0, 2.0, -3.0]))
+    >>> legato.functions.L0(1.0).value(torch.tensor([0.0, 2.0, -3.0]))
     tensor(2.)
     """
 
