@@ -23,7 +23,7 @@ IN_DOCSTRINGS = [
     "legato.operators",
     "legato.algorithms",
     "legato.gradients",
-    "legato.diagnose",
+    "legato.diagnostics",
     "legato.optim",
     "legato.bilevel",
 ]

@@ -204,7 +204,7 @@ class _Loop:
             value, finite = evaluate()
             healthy = healthy and finite
             if finite and self._descends:
-                optimizer.uncertainty = self.inner.error()  # type: ignore[union-attr]
+                optimizer.uncertainty = self.inner.error()  # type: ignore[attr-defined]
             return value
 
         try:
