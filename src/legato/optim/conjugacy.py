@@ -22,14 +22,7 @@ class Conjugacy(ABC):
 
 @dataclass(frozen=True)
 class FletcherReeves(Conjugacy):
-    r"""β = ‖g⁺‖²/‖g‖², which needs c₂ < ½ and restarts. Reference: Fletcher and Reeves (1964).
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.FletcherReeves())
-    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=50)
-    >>> theta.detach().round(decimals=3)
-    tensor([1.])
-    """
+    r"""β = ‖g⁺‖²/‖g‖², which needs c₂ < ½ and restarts. Reference: Fletcher and Reeves (1964)."""
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
         return tree.dot(new, new) / tree.dot(g, g)
@@ -37,14 +30,7 @@ class FletcherReeves(Conjugacy):
 
 @dataclass(frozen=True)
 class PolakRibiere(Conjugacy):
-    r"""β = max(0, ⟨g⁺, g⁺ − g⟩/‖g‖²), "PR+". Reference: Gilbert and Nocedal (1992).
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.PolakRibiere())
-    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=50)
-    >>> theta.detach().round(decimals=3)
-    tensor([1.])
-    """
+    r"""β = max(0, ⟨g⁺, g⁺ − g⟩/‖g‖²), "PR+". Reference: Gilbert and Nocedal (1992)."""
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
         return max(0.0, tree.dot(new, tree.tree_map(torch.sub, new, g)) / tree.dot(g, g))
@@ -55,12 +41,6 @@ class HagerZhang(Conjugacy):
     r"""β = ⟨y − 2d‖y‖²/⟨d, y⟩, g⁺⟩/⟨d, y⟩ with y = g⁺ − g, bounded below by −1/(‖d‖ min(η, ‖g‖)).
 
     Every direction descends, ⟨d, g⟩ ≤ −⅞‖g‖². Reference: Hager and Zhang (2005).
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.HagerZhang())
-    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=50)
-    >>> theta.detach().round(decimals=3)
-    tensor([1.])
     """
 
     eta: float = 0.01

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from legato.errors import InputError, ProxError, StepError
-from legato.functions import Function, Sum, prox
+from legato.functions import Function, prox
 from legato.geometry import Euclidean
 
 
@@ -48,10 +48,10 @@ def momentum(group: Mapping[str, Any], below: float = 1.0, why: str = "") -> flo
 
 
 def is_convex(g: Function) -> bool:
-    """Whether a function is convex; those that are not say so by ``convex = False``."""
-    if isinstance(g, Sum):
-        return all(is_convex(term) for term in g.terms)
-    return bool(getattr(g, "convex", True))
+    """Whether no function in g, a sum or another combination, says ``convex = False``."""
+    fields = [part for value in vars(g).values() for part in _as_tuple(value)]
+    parts = [part for part in fields if isinstance(part, Function)]
+    return bool(getattr(g, "convex", True)) and all(map(is_convex, parts))
 
 
 def require_sound(group: Mapping[str, Any], known: Mapping[str, Any], who: str) -> None:
@@ -109,6 +109,10 @@ def checked_prox(g: Function, y: Tensor, step: float) -> Tensor:
                 "convert them with .to(parameter), or give plain numbers."
             )
     return found.detach()
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _kind(obj: object) -> str:

@@ -37,7 +37,9 @@ class NonlinearCG(DescentOptimizer):
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
     >>> loss = lambda inner: (theta - 1).square().sum()
-    >>> result = lg.fit(loss, [theta], lg.optim.NonlinearCG, steps=50)
+    >>> line_search = lg.optim.StrongWolfe(c2=0.1)
+    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.HagerZhang(), line_search)
+    >>> result = lg.fit(loss, [theta], optimizer, steps=50)
     >>> theta.detach().round(decimals=3)
     tensor([1.])
     """

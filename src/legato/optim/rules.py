@@ -55,9 +55,6 @@ class LipschitzSearch:
         grow: The factor by which L grows after a point that fails.
         relax: The factor by which each step first lowers the last L.
         trials: The number of points after which a step is given up.
-
-    >>> lg.optim.LipschitzSearch(first=10.0).grow
-    2.0
     """
 
     first: float | None = None
