@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 import legato as lg
-from legato import optim
+from legato import bilevel
 from legato._support.files import write_text
 
 STEPS = 200
@@ -30,17 +30,17 @@ def main(folder: Path) -> None:
     theta = torch.zeros(8, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(1)
 
-    def loss(level: optim.Level) -> torch.Tensor:
+    def loss(inner: bilevel.InnerSolver) -> torch.Tensor:
         problem = lg.Composite(lg.LeastSquares(A[:20], b[:20]), lg.L1(F.softplus(theta)))
         gradient = lg.Implicit(lg.GMRES(tol=1e-10))
         stop = lg.Stop(2000, tol=1e-10)
-        x = level.solve(problem, lg.ForwardBackward(), gradient=gradient, stop=stop).x
+        x = inner.solve(problem, lg.ForwardBackward(), gradient=gradient, stop=stop).x
         noisy = x + 0.01 * torch.randn(x.shape, dtype=x.dtype)
         return (A[20:] @ noisy - b[20:]).square().mean()
 
     make = functools.partial(torch.optim.Adam, lr=0.05)
-    checkpoint = optim.Checkpoint(folder / "fit.pt")
-    result = optim.fit(loss, theta, make, STEPS, checkpoint=checkpoint)
+    checkpoint = bilevel.Checkpoint(folder / "fit.pt")
+    result = bilevel.fit(loss, theta, make, STEPS, checkpoint=checkpoint)
     numbers = {"theta": theta.tolist(), "loss": result.history.loss}
     write_text(folder / "results.json", json.dumps(numbers))
 

@@ -25,7 +25,7 @@ import legato
 # Contracts that users subclass, and results whose methods they call: shown with their members.
 OPEN = {
     "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
-    "HeavyBall", "History", "Level", "LinearSolver", "Operator", "Saddle", "Composite",
+    "HeavyBall", "History", "InnerSolver", "LinearSolver", "Operator", "Saddle", "Composite",
     "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
     "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
     "SparseCodingOutput", "OuterPath",
@@ -97,7 +97,7 @@ class Public(Directive):
 
 
 def resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Docstrings call names as users do, ``fit`` or ``legato.Level``: find the one entry meant."""
+    """Docstrings call names as users do, ``fit`` or ``legato.InnerSolver``: find the one entry meant."""
     if node.get("refdomain") != "py":
         return None
     wanted = node["reftarget"].removeprefix("legato.")

@@ -13,6 +13,7 @@ from legato.algorithms import (
     Newton,
     PrimalDual,
 )
+from legato.bilevel import fit
 from legato.diagnostics import Diagnosis, diagnose
 from legato.energy import split
 from legato.functions import (
@@ -75,7 +76,6 @@ from legato.operators import (
     Operator,
     Stack,
 )
-from legato.optim import fit
 from legato.problems import Composite, Saddle, smoothed
 from legato.running import Stop, Trace
 from legato.solving import Solution, solve

@@ -14,8 +14,8 @@ sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 from mathml import MathError, to_mathml  # noqa: E402  (its folder is no package)
 
 MODULES = [
-    "functions", "geometry", "operators", "algorithms", "gradients", "problems", "optim", "nn",
-    "sklearn",
+    "functions", "geometry", "operators", "algorithms", "gradients", "problems", "optim",
+    "bilevel", "nn", "sklearn",
 ]  # fmt: skip
 
 

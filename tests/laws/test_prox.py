@@ -16,7 +16,12 @@ every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 
 
 def test_every_registered_pair_has_a_maker():
-    ours = {p for p in lg.registered_pairs() if p[0].__module__.startswith("legato.functions")}
+    """But L0's, which is not convex: most laws below do not hold for it (see test_l0)."""
+    ours = {
+        p
+        for p in lg.registered_pairs()
+        if p[0].__module__.startswith("legato.functions") and p[0] is not lg.functions.L0
+    }
     assert ours == set(PROX)
 
 

@@ -89,9 +89,9 @@ class Split:
         """The validation loss of the lasso whose penalties are exp(theta)."""
         algorithm = lg.ForwardBackward(inertia=inertia)
 
-        def loss(level: object) -> Tensor:
+        def loss(inner: object) -> Tensor:
             problem = lg.Composite(lg.LeastSquares(self.operator, self.b), lg.L1(theta.exp()))
-            solution = level.solve(
+            solution = inner.solve(
                 problem,
                 algorithm,
                 gradient=lg.Implicit(lg.GMRES(tol=tol)),

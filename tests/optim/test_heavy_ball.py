@@ -17,7 +17,7 @@ A, b = normal(30, 20, seed=1), normal(30, seed=2)
 
 def test_it_is_the_formula_with_a_prox():
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
-    optimizer = optim.HeavyBall([closure.x], alpha=0.01, beta=0.7, prox=lg.Box(-0.2, 0.3))
+    optimizer = optim.HeavyBall([closure.x], lr=0.01, momentum=0.7, prox=lg.Box(-0.2, 0.3))
     x = previous = torch.ones(20, dtype=torch.float64)
     for _ in range(100):
         optimizer.step(closure)
@@ -43,8 +43,9 @@ def test_polyaks_constants_have_polyaks_rate():
     Q = torch.linspace(mu, L, 30, dtype=torch.float64)
     closure = Counted(lambda x: 0.5 * (Q * x * x).sum(), torch.ones(30, dtype=torch.float64))
     optimizer = optim.HeavyBall.polyak([closure.x], L, mu)
-    assert optimizer.alpha == pytest.approx(4 / (10 + 1) ** 2)
-    assert optimizer.beta == pytest.approx((9 / 11) ** 2)
+    (group,) = optimizer.param_groups
+    assert group["lr"] == pytest.approx(4 / (10 + 1) ** 2)
+    assert group["momentum"] == pytest.approx((9 / 11) ** 2)
     sizes = []
     for _ in range(200):
         optimizer.step(closure)

@@ -21,28 +21,53 @@ def soft(y, t):
     return torch.sign(y) * torch.clamp(y.abs() - t, min=0)
 
 
+def l0_with(rule):
+    x = torch.ones(20, dtype=torch.float64, requires_grad=True)
+    return optim.IPiano([x], rule, prox=lg.functions.L0(2.0))
+
+
 @pytest.mark.parametrize(
-    ("rule", "alpha", "beta"),
+    ("rule", "lr", "momentum"),
     [
-        (optim.Constant(0.9 / L, 0.5, L), 0.9 / L, 0.5),
-        (optim.Constant(1.9 / L, 0.0), 1.9 / L, 0.0),
-        (optim.NonConvex(beta=0.4, alpha=0.19 / L, L=L), 0.19 / L, 0.4),
+        (optim.ConstantStep(0.9 / L, 0.5, L), 0.9 / L, 0.5),
+        (optim.ConstantStep(1.9 / L, 0.0), 1.9 / L, 0.0),
+        (optim.ConstantStep(0.19 / L, 0.4, L), 0.19 / L, 0.4),
     ],
 )
-def test_constant_steps_are_the_formula(rule, alpha, beta):
+def test_constant_steps_are_the_formula(rule, lr, momentum):
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
     optimizer = optim.IPiano([closure.x], rule, prox=lg.L1(2.0))
     x = previous = torch.ones(20, dtype=torch.float64)
     for _ in range(300):
         optimizer.step(closure)
         gradient = A.T @ (A @ x - b)
-        x, previous = soft(x - alpha * gradient + beta * (x - previous), 2.0 * alpha), x
+        x, previous = soft(x - lr * gradient + momentum * (x - previous), 2.0 * lr), x
         assert float((closure.point - x).abs().max()) <= 1e-14
+
+
+def test_constant_steps_with_a_prox_that_is_not_convex():
+    """The formula again, and H with the weights that non-convexity leaves."""
+    lr, momentum = 0.19 / L, 0.4
+    closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
+    g = lg.functions.L0(2.0)
+    optimizer = optim.IPiano([closure.x], optim.ConstantStep(lr, momentum, L), prox=g)
+    x = previous = torch.ones(20, dtype=torch.float64)
+    values = []
+    for _ in range(100):
+        optimizer.step(closure)
+        half = x - lr * A.T @ (A @ x - b) + momentum * (x - previous)
+        x, previous = torch.where(half**2 > 2 * lr * 2.0, half, 0.0), x
+        assert float((closure.point - x).abs().max()) <= 1e-14
+        values.append(optimizer.H)
+    assert optimizer.steps[0].delta == pytest.approx((1 - momentum) / (2 * lr) - L / 2)
+    assert all(new <= old * (1 + 1e-14) for old, new in pairwise(values))
+    with pytest.raises(InputError, match="where the prox is not convex"):
+        l0_with(optim.ConstantStep(lr, 0.8))
 
 
 def test_one_evaluation_a_step():
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Constant(0.9 / L, 0.5))
+    optimizer = optim.IPiano([closure.x], optim.ConstantStep(0.9 / L, 0.5))
     for _ in range(10):
         optimizer.step(closure)
     assert closure.calls == 11
@@ -51,7 +76,7 @@ def test_one_evaluation_a_step():
 
 def test_forget_evaluates_anew():
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Constant(0.9 / L, 0.5))
+    optimizer = optim.IPiano([closure.x], optim.ConstantStep(0.9 / L, 0.5))
     optimizer.step(closure)
     optimizer.forget()
     optimizer.step(closure)
@@ -60,22 +85,23 @@ def test_forget_evaluates_anew():
 
 def test_the_state_is_readable():
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Backtracking(beta=0.6))
+    optimizer = optim.IPiano([closure.x], optim.SearchedStep(momentum=0.6))
     assert optimizer.H is None
     assert optimizer.L is None
+    assert optimizer.steps == []
     returned = optimizer.step(closure)
     assert returned == pytest.approx(float(least_squares(A, b)(torch.ones(20, dtype=A.dtype))))
     for _ in range(20):
         optimizer.step(closure)
     state = optimizer.state[closure.x]
-    for name in ("H", "L", "alpha", "beta", "delta", "gamma"):
-        assert math.isfinite(state[name])
+    assert math.isfinite(optimizer.H)
+    (used,) = optimizer.steps
     assert (state["H"], state["L"]) == (optimizer.H, optimizer.L)
-    assert optimizer.alpha == pytest.approx(0.99 * 2 * (1 - 0.6) / optimizer.L)
-    assert optimizer.beta == 0.6
-    delta = 1 / optimizer.alpha - optimizer.L / 2 - 0.6 / (2 * optimizer.alpha)
-    assert state["delta"] == pytest.approx(delta)
-    assert state["gamma"] == pytest.approx(delta - 0.6 / (2 * optimizer.alpha))
+    assert used.lr == pytest.approx(0.99 * 2 * (1 - 0.6) / optimizer.L)
+    assert used.momentum == 0.6
+    delta = 1 / used.lr - optimizer.L / 2 - 0.6 / (2 * used.lr)
+    assert used.delta == pytest.approx(delta)
+    assert used.gamma == pytest.approx(delta - 0.6 / (2 * used.lr))
     move = state["point"] - state["previous"]
     H = float(least_squares(A, b)(closure.point) + delta * (move @ move))
     assert pytest.approx(H, rel=1e-14) == optimizer.H
@@ -83,24 +109,26 @@ def test_the_state_is_readable():
 
 def test_the_estimate_finds_the_order_of_the_lipschitz_constant():
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Backtracking(search=optim.Search(first=1e-6)))
+    optimizer = optim.IPiano(
+        [closure.x], optim.SearchedStep(search=optim.LipschitzSearch(first=1e-6))
+    )
     optimizer.step(closure)
     assert 0.05 * L < optimizer.L < 2 * L
 
 
 def test_variable_inertia_follows_its_formula():
-    rule = optim.VariableInertia(delta=30.0, c2=1e-3)
-    used = rule.coefficients(20.0, None)
+    rule = optim.VariableMomentum(delta=30.0, c2=1e-3)
+    used = rule.coefficients({}, 20.0, None)
     ratio = (30 + 10) / (1e-3 + 10)
-    assert used.beta == pytest.approx((ratio - 1) / (ratio - 0.5))
-    assert used.alpha == pytest.approx(2 * (1 - used.beta) / (2e-3 + 20))
+    assert used.momentum == pytest.approx((ratio - 1) / (ratio - 0.5))
+    assert used.lr == pytest.approx(2 * (1 - used.momentum) / (2e-3 + 20))
     # these are exactly the step and inertia for which δ and γ = c₂ come out as prescribed
-    assert (1 - used.beta / 2) / used.alpha - 10 == pytest.approx(30.0)
-    assert (1 - used.beta) / used.alpha - 10 == pytest.approx(1e-3)
-    assert optim.VariableInertia().coefficients(7.0, None).beta == pytest.approx(0.8)
+    assert (1 - used.momentum / 2) / used.lr - 10 == pytest.approx(30.0)
+    assert (1 - used.momentum) / used.lr - 10 == pytest.approx(1e-3)
+    assert optim.VariableMomentum().coefficients({}, 7.0, None).momentum == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("rule", [optim.Backtracking(), optim.VariableInertia()])
+@pytest.mark.parametrize("rule", [optim.SearchedStep(), optim.VariableMomentum()])
 def test_converges_to_the_lasso_solution(rule):
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(2.0))
     x = lg.solve(problem, lg.ForwardBackward(), stop=lg.Stop(20_000, tol=1e-14)).x
@@ -154,7 +182,9 @@ def test_never_accepts_a_loss_that_is_not_finite(bad):
         return torch.where(x < 1, -x, torch.full_like(x, bad)).sum()
 
     closure = Counted(cliff, torch.zeros(1, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Backtracking(search=optim.Search(first=1e-3)))
+    optimizer = optim.IPiano(
+        [closure.x], optim.SearchedStep(search=optim.LipschitzSearch(first=1e-3))
+    )
     for _ in range(30):
         optimizer.step(closure)
         assert float(closure.point) < 1
@@ -172,7 +202,7 @@ def test_a_nan_gradient_is_refused_as_well():
             x.grad.fill_(math.nan)
         return loss
 
-    optimizer = optim.IPiano([x], optim.Backtracking(search=optim.Search(first=0.01)))
+    optimizer = optim.IPiano([x], optim.SearchedStep(search=optim.LipschitzSearch(first=0.01)))
     for _ in range(20):
         optimizer.step(closure)
     assert 0 < float(x.detach()) <= 1
@@ -209,9 +239,9 @@ def test_a_constant_step_into_nan_is_not_taken():
         return torch.where(x < 1, -x, torch.full_like(x, math.nan)).sum()
 
     closure = Counted(cliff, torch.zeros(1, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Constant(0.7, 0.0))
+    optimizer = optim.IPiano([closure.x], optim.ConstantStep(0.7, 0.0))
     optimizer.step(closure)
-    with pytest.raises(NoStepError, match="Backtracking"):
+    with pytest.raises(NoStepError, match="SearchedStep"):
         optimizer.step(closure)
     assert float(closure.point) == 0.7
 
@@ -225,7 +255,7 @@ def test_at_a_minimum_it_stands_still():
 
 def test_moved_parameters_lose_their_inertia():
     closure = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Constant(0.5 / L, 0.5))
+    optimizer = optim.IPiano([closure.x], optim.ConstantStep(0.5 / L, 0.5))
     for _ in range(5):
         optimizer.step(closure)
     with torch.no_grad():
@@ -252,7 +282,7 @@ def test_float32_works_and_stays():
 
 def test_proximal_gradient_is_ipiano_without_inertia():
     first = Counted(least_squares(A, b), torch.ones(20, dtype=torch.float64))
-    plain = optim.ProximalGradient([first.x], alpha=0.9 / L, prox=lg.L1(2.0))
+    plain = optim.ProximalGradient([first.x], lr=0.9 / L, prox=lg.L1(2.0))
     x = torch.ones(20, dtype=torch.float64)
     for _ in range(50):
         plain.step(first)
@@ -262,17 +292,17 @@ def test_proximal_gradient_is_ipiano_without_inertia():
     optimizer = optim.ProximalGradient([searching.x], prox=lg.L1(2.0))
     for _ in range(50):
         optimizer.step(searching)
-        assert optimizer.beta == 0.0
-        assert optimizer.alpha == pytest.approx(0.99 / optimizer.L)
+        assert optimizer.steps[0].momentum == 0.0
+        assert optimizer.steps[0].lr == pytest.approx(0.99 / optimizer.L)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: optim.Constant(1.0, 0.5, L=1.0),  # α = 2(1 − β)/L is not allowed
-        lambda: optim.Constant(-1.0),
-        lambda: optim.NonConvex(beta=0.25, alpha=0.5, L=1.0),  # α = (1 − 2β)/L
-        lambda: optim.HeavyBall([torch.zeros(1, requires_grad=True)], alpha=0.0),
+        lambda: optim.ConstantStep(1.0, 0.5, L=1.0),  # α = 2(1 − β)/L is not allowed
+        lambda: optim.ConstantStep(-1.0),
+        lambda: l0_with(optim.ConstantStep(0.5, 0.25, L=1.0)),  # α = (1 − 2β)/L
+        lambda: optim.HeavyBall([torch.zeros(1, requires_grad=True)], lr=0.0),
     ],
 )
 def test_steps_beyond_their_condition_are_refused(make):
@@ -283,11 +313,11 @@ def test_steps_beyond_their_condition_are_refused(make):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: optim.Constant(0.1, 1.0),
-        lambda: optim.Backtracking(beta=1.0),
-        lambda: optim.NonConvex(beta=0.5),
-        lambda: optim.VariableInertia(delta=1e-9, c2=1e-6),
-        lambda: optim.Search(grow=1.0),
+        lambda: optim.ConstantStep(0.1, 1.0),
+        lambda: optim.SearchedStep(momentum=1.0),
+        lambda: optim.NonConvexStep(momentum=0.5),
+        lambda: optim.VariableMomentum(delta=1e-9, c2=1e-6),
+        lambda: optim.LipschitzSearch(grow=1.0),
         lambda: optim.IPiano([torch.zeros(1, requires_grad=True)], rule=lg.Backtracking()),
         lambda: optim.IPiano([]),
         lambda: optim.IPiano([torch.zeros(2, dtype=torch.int64)]),
@@ -302,11 +332,11 @@ def test_bad_hyperparameters_are_refused(make):
 
 def test_a_nonconvex_prox_needs_the_nonconvex_rule():
     x = torch.zeros(2, requires_grad=True)
-    with pytest.raises(ProxError, match="NonConvex"):
-        optim.IPiano([x], prox=optim.L0(1.0))
-    with pytest.raises(ProxError, match="NonConvex"):
-        optim.IPiano([x], prox=optim.L0(1.0) + lg.SquaredNorm(1.0))
-    optim.IPiano([x], optim.NonConvex(), prox=optim.L0(1.0) + lg.SquaredNorm(1.0))
+    with pytest.raises(ProxError, match="NonConvexStep"):
+        optim.IPiano([x], prox=lg.functions.L0(1.0))
+    with pytest.raises(ProxError, match="NonConvexStep"):
+        optim.IPiano([x], prox=lg.functions.L0(1.0) + lg.SquaredNorm(1.0))
+    optim.IPiano([x], optim.NonConvexStep(), prox=lg.functions.L0(1.0) + lg.SquaredNorm(1.0))
 
 
 def test_nan_at_the_start_is_an_error():
@@ -315,4 +345,4 @@ def test_nan_at_the_start_is_an_error():
         with pytest.raises(NonFiniteLossError, match="nothing to descend from"):
             make([closure.x]).step(closure)
     with pytest.raises(NonFiniteLossError):
-        optim.HeavyBall([closure.x], alpha=0.1).step(closure)
+        optim.HeavyBall([closure.x], lr=0.1).step(closure)

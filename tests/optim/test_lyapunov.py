@@ -51,17 +51,17 @@ PROBLEMS = {
     "Rosenbrock with ℓ1": (rosenbrock, lg.L1(0.5)),
     "wavy on a box": (wavy, lg.Box(-1.0, 0.5)),
     "wavy on the simplex": (wavy, lg.Simplex()),
-    "least squares with ℓ0": (least_squares(A, b), optim.L0(1.0)),
-    "robust with ℓ0": (student, optim.L0(0.3)),
+    "least squares with ℓ0": (least_squares(A, b), lg.functions.L0(1.0)),
+    "robust with ℓ0": (student, lg.functions.L0(0.3)),
     "barrier": (barrier, None),
     "bilevel with ℓ1": (bilevel, lg.L1(0.001)),
 }
 RULES = {
-    "backtracking": optim.Backtracking(),
-    "much inertia": optim.Backtracking(beta=0.95),
-    "variable inertia": optim.VariableInertia(),
-    "non-convex": optim.NonConvex(),
-    "no inertia": optim.NonConvex(beta=0.0),
+    "backtracking": optim.SearchedStep(),
+    "much inertia": optim.SearchedStep(momentum=0.95),
+    "variable inertia": optim.VariableMomentum(),
+    "non-convex": optim.NonConvexStep(),
+    "no inertia": optim.NonConvexStep(momentum=0.0),
 }
 
 
@@ -69,7 +69,7 @@ PAIRS = [
     pytest.param(*PROBLEMS[p], RULES[r], id=f"{p}, {r}")
     for p in PROBLEMS
     for r in RULES
-    if not (RULES[r].convex_only and isinstance(PROBLEMS[p][1], optim.L0))
+    if not (RULES[r].needs_convex_prox and isinstance(PROBLEMS[p][1], lg.functions.L0))
 ]
 
 
@@ -85,8 +85,9 @@ def test_lyapunov_value_never_rises(f, g, rule):
         if values:
             # H_{n+1} ≤ H_n − γ_n ‖xⁿ − xⁿ⁻¹‖² where the step used its inertia, else H_{n+1} ≤ H_n
             room = 0.0
-            if optimizer.beta > 0:
-                room = optimizer.state[closure.x]["gamma"] * float(((previous - before) ** 2).sum())
+            (used,) = optimizer.steps
+            if used.momentum > 0:
+                room = used.gamma * float(((previous - before) ** 2).sum())
             assert values[-1] - room + rounding >= optimizer.H
         before = previous
         values.append(optimizer.H)
@@ -94,11 +95,11 @@ def test_lyapunov_value_never_rises(f, g, rule):
 
 
 @pytest.mark.parametrize("g", [None, lg.L1(3.0), lg.Box(-0.1, 0.1)])
-@pytest.mark.parametrize("beta", [0.0, 0.4, 0.8])
-def test_constant_steps_decrease_it_too(g, beta):
+@pytest.mark.parametrize("momentum", [0.0, 0.4, 0.8])
+def test_constant_steps_decrease_it_too(g, momentum):
     L = float(torch.linalg.matrix_norm(A, 2)) ** 2
     closure = Counted(least_squares(A, b), torch.full((20,), 0.3, dtype=torch.float64))
-    rule = optim.Constant(0.99 * 2 * (1 - beta) / L, beta, L)
+    rule = optim.ConstantStep(0.99 * 2 * (1 - momentum) / L, momentum, L)
     optimizer = optim.IPiano([closure.x], rule, prox=g)
     values = []
     for _ in range(200):
@@ -112,7 +113,7 @@ def test_too_large_a_constant_step_would_be_noticed():
     """The test above can fail: with a step beyond the condition, H does rise."""
     L = float(torch.linalg.matrix_norm(A, 2)) ** 2
     closure = Counted(least_squares(A, b), torch.full((20,), 0.3, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.Constant(1.02 * 2 * (1 + 0.4) / L, 0.4))
+    optimizer = optim.IPiano([closure.x], optim.ConstantStep(1.02 * 2 * (1 + 0.4) / L, 0.4))
     values = []
     for _ in range(200):
         optimizer.step(closure)

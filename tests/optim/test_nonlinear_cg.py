@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import legato as lg
 from legato import optim
 from legato.errors import InputError, NoStepError
-from legato.optim.base import Evaluation
+from legato.optim.evaluation import Evaluation
 from legato.optim.line_search import Ray
 from optim.data import Counted, normal, rosenbrock
 
@@ -88,7 +88,7 @@ def test_formulas_agree_on_a_quadratic_with_exact_line_search(conjugacy):
     d = -g
     t = (g @ g) / (d @ Q @ d)
     new = Q @ (x + t * d)
-    assert conjugacy.beta([g], [d], [new]) == pytest.approx(float((new @ new) / (g @ g)))
+    assert conjugacy.beta(g, d, new) == pytest.approx(float((new @ new) / (g @ g)))
 
 
 def test_hager_zhang_is_its_formula():
@@ -96,18 +96,18 @@ def test_hager_zhang_is_its_formula():
     y = new - g
     expected = float((y - 2 * d * (y @ y) / (d @ y)) @ new / (d @ y))
     floor = float(-1 / (d.norm() * min(0.01, float(g.norm()))))
-    assert optim.HagerZhang().beta([g], [d], [new]) == pytest.approx(max(expected, floor))
+    assert optim.HagerZhang().beta(g, d, new) == pytest.approx(max(expected, floor))
     assert expected > floor
     tight = optim.HagerZhang(eta=1e3)
-    steep = [1e-3 * d]  # a large negative β is cut off
-    beta = float((y - 2 * steep[0] * (y @ y) / (steep[0] @ y)) @ new / (steep[0] @ y))
-    least = float(-1 / (steep[0].norm() * g.norm()))
-    assert tight.beta([g], steep, [new]) == pytest.approx(max(beta, least))
+    steep = 1e-3 * d  # a large negative β is cut off
+    beta = float((y - 2 * steep * (y @ y) / (steep @ y)) @ new / (steep @ y))
+    least = float(-1 / (steep.norm() * g.norm()))
+    assert tight.beta(g, steep, new) == pytest.approx(max(beta, least))
 
 
 def test_polak_ribiere_is_cut_at_zero():
     g, new = torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.0])
-    assert optim.PolakRibiere().beta([g], [-g], [new]) == 0.0
+    assert optim.PolakRibiere().beta(g, -g, new) == 0.0
 
 
 def test_strong_wolfe_holds_at_every_accepted_point():
@@ -140,7 +140,7 @@ def ray(f):
         x = torch.tensor(t, dtype=torch.float64, requires_grad=True)
         value = f(x)
         (slope,) = torch.autograd.grad(value, x)
-        return Ray(t, float(value.detach()), float(slope), Evaluation(float(value.detach()), []))
+        return Ray(t, float(value.detach()), float(slope), Evaluation(float(value.detach()), ()))
 
     return phi
 

@@ -14,10 +14,10 @@ from legato import optim
 from optim.data import Counted, normal, rosenbrock
 
 MAKERS = {
-    "constant": lambda x: optim.IPiano([x], optim.Constant(1e-4, 0.8)),
+    "constant": lambda x: optim.IPiano([x], optim.ConstantStep(1e-4, 0.8)),
     "backtracking": lambda x: optim.IPiano([x], prox=lg.L1(0.1)),
-    "variable inertia": lambda x: optim.IPiano([x], optim.VariableInertia()),
-    "non-convex": lambda x: optim.IPiano([x], optim.NonConvex(), prox=optim.L0(0.1)),
+    "variable inertia": lambda x: optim.IPiano([x], optim.VariableMomentum()),
+    "non-convex": lambda x: optim.IPiano([x], optim.NonConvexStep(), prox=lg.functions.L0(0.1)),
     "proximal gradient": lambda x: optim.ProximalGradient([x], prox=lg.Box(-2.0, 2.0)),
     "heavy ball": lambda x: optim.HeavyBall([x], 1e-4, 0.8),
     "Polak–Ribière": lambda x: optim.NonlinearCG([x]),

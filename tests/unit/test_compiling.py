@@ -17,7 +17,7 @@ LOADED = """
 import sys
 import torch
 before = "torch._dynamo" in sys.modules
-import legato, legato.nn, legato.optim
+import legato, legato.nn, legato.optim, legato.bilevel
 x = torch.ones(2, requires_grad=True)
 problem = legato.Composite(legato.LeastSquares(torch.eye(2), x), legato.L1(0.1))
 gradient = legato.Implicit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -89,6 +90,38 @@ def norm(x: Var) -> Tensor:
     """The Euclidean norm over all leaves."""
     parts = [torch.linalg.vector_norm(t) for t in leaves(x)]
     return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts))
+
+
+def dot(x: Var, y: Var) -> float:
+    """⟨x, y⟩ as a number, summed up in float64; leaves may lie on several devices."""
+    totals: dict[torch.device, list[Tensor]] = {}
+    for a, b in zip(leaves(x), leaves(y), strict=True):
+        totals.setdefault(a.device, []).append((a * b).sum().double())
+    return sum(float(torch.stack(parts).sum()) for parts in totals.values())
+
+
+def length(x: Var) -> float:
+    """‖x‖₂ as a number, by :func:`dot`."""
+    return math.sqrt(dot(x, x))
+
+
+def is_finite(x: Var) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in leaves(x))
+
+
+def equal(x: Var, y: Var) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(leaves(x), leaves(y), strict=True))
+
+
+def copy(x: Var) -> Var:
+    """Detached copies."""
+    return tree_map(lambda t: t.detach().clone(), x)
+
+
+@torch.no_grad()
+def write(x: Var, values: Var) -> None:
+    """x ← values, in place."""
+    tree_map(lambda t, value: t.copy_(value), x, values)
 
 
 def flatten(tree: Var) -> Tensor:

@@ -4,6 +4,7 @@ from legato.functions.affine import Equality, Linear, Zero
 from legato.functions.algebra import Composed, Conjugate, Scaled, Separable, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
+from legato.functions.l0 import L0
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
 from legato.functions.prox import mirror_prox, prox, register_prox, registered_pairs
 from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
@@ -11,6 +12,7 @@ from legato.functions.smooth import LeastSquares, Logistic, Quadratic, Smooth
 from legato.functions.smoothing import LogBarrier, SmoothAbsolute
 
 __all__ = [
+    "L0",
     "L1",
     "AsymmetricL1",
     "Box",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
+
+from legato._support import tree
 from legato.errors import InputError
-from legato.optim import vectors
-from legato.optim.vectors import Vector
+from legato.optim.base import Vector
 
 
 class Conjugacy(ABC):
@@ -20,32 +22,18 @@ class Conjugacy(ABC):
 
 @dataclass(frozen=True)
 class FletcherReeves(Conjugacy):
-    r"""β = ‖g⁺‖²/‖g‖², which needs c₂ < ½ and restarts. Reference: Fletcher and Reeves (1964).
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.FletcherReeves())
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
-    >>> theta.detach().round(decimals=3)
-    tensor([1.])
-    """
+    r"""β = ‖g⁺‖²/‖g‖², which needs c₂ < ½ and restarts. Reference: Fletcher and Reeves (1964)."""
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
-        return vectors.dot(new, new) / vectors.dot(g, g)
+        return tree.dot(new, new) / tree.dot(g, g)
 
 
 @dataclass(frozen=True)
 class PolakRibiere(Conjugacy):
-    r"""β = max(0, ⟨g⁺, g⁺ − g⟩/‖g‖²), "PR+". Reference: Gilbert and Nocedal (1992).
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.PolakRibiere())
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
-    >>> theta.detach().round(decimals=3)
-    tensor([1.])
-    """
+    r"""β = max(0, ⟨g⁺, g⁺ − g⟩/‖g‖²), "PR+". Reference: Gilbert and Nocedal (1992)."""
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
-        return max(0.0, vectors.dot(new, vectors.difference(new, g)) / vectors.dot(g, g))
+        return max(0.0, tree.dot(new, tree.tree_map(torch.sub, new, g)) / tree.dot(g, g))
 
 
 @dataclass(frozen=True)
@@ -53,12 +41,6 @@ class HagerZhang(Conjugacy):
     r"""β = ⟨y − 2d‖y‖²/⟨d, y⟩, g⁺⟩/⟨d, y⟩ with y = g⁺ − g, bounded below by −1/(‖d‖ min(η, ‖g‖)).
 
     Every direction descends, ⟨d, g⟩ ≤ −⅞‖g‖². Reference: Hager and Zhang (2005).
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.HagerZhang())
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
-    >>> theta.detach().round(decimals=3)
-    tensor([1.])
     """
 
     eta: float = 0.01
@@ -68,10 +50,10 @@ class HagerZhang(Conjugacy):
             raise InputError(f"HagerZhang needs η > 0, not {self.eta!r}.")
 
     def beta(self, g: Vector, d: Vector, new: Vector) -> float:
-        y = vectors.difference(new, g)
-        dy = vectors.dot(d, y)
+        y = tree.tree_map(torch.sub, new, g)
+        dy = tree.dot(d, y)
         if dy == 0:
             return 0.0
-        beta = (vectors.dot(y, new) - 2 * vectors.dot(y, y) * vectors.dot(d, new) / dy) / dy
-        least = -1 / (vectors.norm(d) * min(self.eta, vectors.norm(g)))
+        beta = (tree.dot(y, new) - 2 * tree.dot(y, y) * tree.dot(d, new) / dy) / dy
+        least = -1 / (tree.length(d) * min(self.eta, tree.length(g)))
         return max(beta, least)

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from legato.errors import InputError, StepError
+from legato._support import tree
+from legato.errors import InputError
 from legato.functions import Function
-from legato.optim import vectors
-from legato.optim.base import Closure, DescentOptimizer, require_finite
+from legato.optim.base import DescentOptimizer
+from legato.optim.evaluation import Closure, require_finite
+from legato.optim.groups import learning_rate, momentum
 
 
 class HeavyBall(DescentOptimizer):
@@ -20,12 +22,19 @@ class HeavyBall(DescentOptimizer):
     .. math:: x⁺ = \mathrm{prox}_{αg}(x − α∇f(x) + β(x − x⁻))
 
     One gradient a step, which ``step()`` takes from ``.grad`` or from a closure, so it also goes
-    with random losses. :meth:`polyak` has the optimal constants of strongly convex quadratics.
+    with random losses. Without prox and with a constant lr it is ``torch.optim.SGD``; where lr
+    changes, β multiplies the last move and not, as there, a mean of gradients.
     Reference: Polyak (1964); Zavriev and Kostyuk (1993).
 
+    Args:
+        params: Tensors or parameter groups; a group may have its own lr, momentum and prox.
+        lr: The step α.
+        momentum: The inertia β in [0, 1).
+        prox: The function g; None is no function.
+
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.HeavyBall([theta], alpha=0.1, beta=0.5)
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=60)
+    >>> optimizer = lg.optim.HeavyBall([theta], lr=0.1, momentum=0.5)
+    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], optimizer, steps=60)
     >>> theta.detach().round(decimals=3)
     tensor([1.])
     """
@@ -35,16 +44,11 @@ class HeavyBall(DescentOptimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        alpha: float,
-        beta: float = 0.9,
+        lr: float,
+        momentum: float = 0.9,
         prox: Function | None = None,
     ) -> None:
-        if not 0 < alpha < math.inf:
-            raise StepError(f"HeavyBall needs a positive, finite step α, not {alpha!r}.")
-        if not 0 <= beta < 1:
-            raise InputError(f"HeavyBall needs an inertia β in [0, 1), not {beta!r}.")
-        self.alpha, self.beta = alpha, beta
-        super().__init__(params, prox)
+        super().__init__(params, prox, {"lr": lr, "momentum": momentum})
 
     @classmethod
     def polyak(
@@ -54,25 +58,22 @@ class HeavyBall(DescentOptimizer):
         if not 0 < mu <= L < math.inf:
             raise InputError(f"Polyak's constants need 0 < μ ≤ L, not μ = {mu!r}, L = {L!r}.")
         total = math.sqrt(L) + math.sqrt(mu)
-        beta = ((math.sqrt(L) - math.sqrt(mu)) / total) ** 2
-        return cls(params, 4 / total**2, beta, prox)
+        return cls(params, 4 / total**2, ((math.sqrt(L) - math.sqrt(mu)) / total) ** 2, prox)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
         """One step; returns the loss at the point where it began, if there is a closure."""
-        params = self._params()
         loss = None
         if closure is None:
-            self._require_gradients(None)
-            gradient = [p.grad.detach() for p in params]  # type: ignore[union-attr]
+            gradient = self._gradients(None)
         else:
             here = self._evaluate(closure)
             require_finite(here)
             loss, gradient = here.loss, here.gradient
-        x, previous = vectors.copy(params), self._recall("previous")
-        half = vectors.combine(x, -self.alpha, gradient)
-        if previous is not None:
-            half = vectors.combine(half, self.beta, vectors.difference(x, previous))
-        self._write(self._prox(half, self.alpha))
+        x, previous = tree.copy(self._params()), self._recall("previous")
+        last_move = None if previous is None else tree.tree_map(torch.sub, x, previous)
+        pairs = [(learning_rate(group), momentum(group)) for group in self.param_groups]
+        numbers = [(lr, beta if lr > 0 else 0.0) for lr, beta in pairs]
+        self._write(self._inertial_step(x, gradient, last_move, numbers))
         self._keep("previous", x)
         return loss

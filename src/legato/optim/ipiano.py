@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from legato._support import tree
 from legato.errors import InputError, NoStepError, ProxError
 from legato.functions import Function
-from legato.optim import vectors
-from legato.optim.base import Closure, DescentOptimizer, Evaluation, is_convex
-from legato.optim.rules import Backtracking, Coefficients, Rule, Search
+from legato.optim.base import DescentOptimizer, Vector
+from legato.optim.evaluation import Closure, Evaluation
+from legato.optim.groups import Group, is_convex
+from legato.optim.rules import Coefficients, LipschitzSearch, SearchedStep, StepRule
+
+NO_SHORTER_THAN = 1e-6
+"""The fraction of what the first trial promised below which a step is no progress any more."""
 
 
 @dataclass(frozen=True)
 class _Trial:
-    point: list[Tensor]
-    move: list[Tensor]
+    point: Vector
+    move: Vector
     found: Evaluation
-    used: Coefficients
+    used: list[Coefficients]
 
 
 class IPiano(DescentOptimizer):
@@ -30,38 +34,45 @@ class IPiano(DescentOptimizer):
     .. math:: x⁺ = \mathrm{prox}_{αg}(x − α∇f(x) + β(x − x⁻)), \quad
               H = h(x) + δ‖x − x⁻‖² \text{ never rises}
 
-    ``rule`` is Backtracking() (the default: ∇f need only be locally Lipschitz), Constant(α, β),
-    VariableInertia() or NonConvex(). Each parameter group may have its own ``prox``. The state
-    holds H, the estimate L, α, β, δ and γ. A step on a NaN loss is never taken; where no step
-    works, :class:`~legato.errors.NoStepError` says so and the parameters stay.
+    A step on a NaN loss is never taken; where no step works,
+    :class:`~legato.errors.NoStepError` says so and the parameters stay.
     Reference: Ochs, Chen, Brox, Pock (2014); Ochs (2015), Chapter 6.
+
+    Args:
+        params: Tensors or parameter groups; a group may have its own prox, and its own value of
+            every number that the rule takes from the groups.
+        rule: SearchedStep() (the default: ∇f need only be locally Lipschitz), VariableMomentum() or
+            NonConvexStep(), which find their steps and refuse a scheduler, or
+            ConstantStep(lr, momentum), whose numbers groups and schedulers set.
+        prox: The function g; None is no function.
 
     >>> theta = torch.tensor([0.0], requires_grad=True)
     >>> optimizer = lg.optim.IPiano([theta], prox=lg.L1(1.0))
-    >>> loss = lambda level: 0.5 * (theta - 3).square().sum()
+    >>> loss = lambda inner: 0.5 * (theta - 3).square().sum()
     >>> result = lg.fit(loss, [theta], optimizer, steps=50)
     >>> theta.detach().round(decimals=3)
     tensor([2.])
     """
 
     def __init__(
-        self, params: Iterable[Any], rule: Rule | None = None, prox: Function | None = None
+        self, params: Iterable[Any], rule: StepRule | None = None, prox: Function | None = None
     ) -> None:
-        self.rule = Backtracking() if rule is None else rule
-        if not isinstance(self.rule, Rule):
+        self.rule = SearchedStep() if rule is None else rule
+        if not isinstance(self.rule, StepRule):
             raise InputError(
-                f"rule must be one of legato.optim's Constant, Backtracking, VariableInertia and "
-                f"NonConvex, not {self.rule!r}."
+                "rule must be one of legato.optim's ConstantStep, SearchedStep, VariableMomentum "
+                f"and NonConvexStep, not {self.rule!r}."
             )
-        super().__init__(params, prox)
+        super().__init__(params, prox, self.rule.defaults)
 
-    def _check_group(self, group: dict[str, Any]) -> None:
+    def _check_group(self, group: Group) -> None:
         super()._check_group(group)
-        if self.rule.convex_only and not is_convex(group["prox"]):
+        if self.rule.needs_convex_prox and not is_convex(group["prox"]):
             raise ProxError(
                 f"{type(group['prox']).__name__} is not convex, and {type(self.rule).__name__} "
-                "does not decrease the Lyapunov value then. Use rule=legato.optim.NonConvex()."
+                "does not decrease the Lyapunov value then. Use rule=legato.optim.NonConvexStep()."
             )
+        self.rule.coefficients(group, 1.0, None)  # refuses numbers that no step could use
 
     @property
     def H(self) -> float | None:
@@ -77,137 +88,141 @@ class IPiano(DescentOptimizer):
         return self._memory.get("L")
 
     @property
-    def alpha(self) -> float | None:
-        """The last step size α."""
-        return self._memory.get("alpha")
+    def steps(self) -> list[Coefficients]:
+        """What each group used in the last step; empty before the first.
 
-    @property
-    def beta(self) -> float | None:
-        """The last inertia β; 0 where the step had to do without."""
-        return self._memory.get("beta")
+        ``momentum`` is 0 where the step had to do without.
+        """
+        known = self._memory.get("used", [])
+        same_groups = len(known) == len(self.param_groups)
+        return [Coefficients(**used) for used in known] if same_groups else []
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float:  # type: ignore[override]
         """One accepted step; returns the loss at the point where it began."""
-        untouched = self._recall("point")
-        here = self._here(closure)
-        x = self._recall("point")
-        assert x is not None
+        x, here, undisturbed = self._begin(closure)
         previous = self._recall("previous")
-        if previous is None or untouched is None or not vectors.same(untouched, x):
-            previous = x  # the first step, or somebody moved the parameters: no inertia
+        if previous is None or not undisturbed:
+            previous = x  # the first step, or somebody moved the parameters: no momentum
+        last_move = tree.tree_map(torch.sub, x, previous)
         try:
             if self.rule.search is None:
-                taken = self._fixed_step(closure, x, previous, here)
+                taken = self._constant_step(closure, x, last_move, here)
             else:
-                taken = self._searched_step(closure, x, previous, here, self.rule.search)
+                taken = self._searched_step(closure, x, last_move, here, self.rule.search)
         except BaseException:
             self._write(x)
             raise
-        self._accept(x, previous, here, taken)
+        self._accept(x, last_move, here, taken)
         return here.loss
 
-    def _accept(
-        self, x: list[Tensor], previous: list[Tensor], here: Evaluation, taken: _Trial
-    ) -> None:
-        used = taken.used
+    def _accept(self, x: Vector, last_move: Vector, here: Evaluation, taken: _Trial) -> None:
         self._write(taken.point)
-        before = self._lyapunov(here, x, previous, self._memory.get("delta", 0.0))
-        H = self._lyapunov(taken.found, taken.point, x, used.delta)
+        before = self._lyapunov(here, x, last_move, self._last_deltas())
+        H = self._lyapunov(taken.found, taken.point, taken.move, [c.delta for c in taken.used])
         self._remember(taken.point, taken.found)
         self._keep("previous", x)
         self._memory.update(
             H=H,
-            L=used.L,
-            alpha=used.alpha,
-            beta=used.beta,
-            delta=used.delta,
-            gamma=used.gamma,
+            L=min(c.L for c in taken.used),
+            used=[asdict(c) for c in taken.used],
             decrease=before - H,
-            doubt=here.error + taken.found.error,
+            decrease_error=here.error + taken.found.error,
         )
 
+    def _last_deltas(self) -> list[float]:
+        return [c.delta for c in self.steps] or [0.0] * len(self.param_groups)
+
+    def _squares(self, move: Vector) -> list[float]:
+        """‖move‖² in each group."""
+        return [tree.dot(part, part) for part in self._by_group(move)]
+
     def _lyapunov(
-        self, found: Evaluation, x: list[Tensor], previous: list[Tensor], delta: float
+        self, found: Evaluation, x: Vector, move: Vector, deltas: Sequence[float]
     ) -> float:
-        """H = f(x) + g(x) + δ‖x − x⁻‖²."""
-        move = vectors.difference(x, previous)
-        return found.loss + self._penalty(x) + delta * vectors.dot(move, move)
+        """H = f(x) + g(x) + δ‖x − x⁻‖², summed over the groups."""
+        weighted = zip(deltas, self._squares(move), strict=True)
+        return found.loss + self._penalty(x) + sum(delta * square for delta, square in weighted)
 
     def _try(
         self,
         closure: Closure | None,
-        x: list[Tensor],
-        inertia: list[Tensor],
+        x: Vector,
+        last_move: Vector,
         here: Evaluation,
-        used: Coefficients,
+        used: list[Coefficients],
     ) -> _Trial:
-        half = vectors.combine(x, -used.alpha, here.gradient)
-        point = self._prox(vectors.combine(half, used.beta, inertia), used.alpha)
+        numbers = [(c.lr, c.momentum) for c in used]
+        point = self._inertial_step(x, here.gradient, last_move, numbers)
         self._write(point)
-        move = vectors.difference(point, x)
-        return _Trial(point, move, self._evaluate(closure), used)
+        return _Trial(point, tree.tree_map(torch.sub, point, x), self._evaluate(closure), used)
 
-    def _fixed_step(
-        self, closure: Closure | None, x: list[Tensor], previous: list[Tensor], here: Evaluation
+    def _constant_step(
+        self, closure: Closure | None, x: Vector, last_move: Vector, here: Evaluation
     ) -> _Trial:
-        used = self.rule.coefficients(0.0, None)
-        trial = self._try(closure, x, vectors.difference(x, previous), here, used)
+        used = [self.rule.coefficients(group, 0.0, None) for group in self.param_groups]
+        trial = self._try(closure, x, last_move, here, used)
         if not trial.found.finite:
+            numbers = "; ".join(f"lr = {c.lr:g}, momentum = {c.momentum:g}" for c in used)
             raise NoStepError(
-                f"The step with α = {used.alpha:g}, β = {used.beta:g} leads to a loss of "
-                f"{trial.found.loss:g} or a gradient that is not finite, and was not taken. Give a "
-                "smaller α, or use rule=legato.optim.Backtracking()."
+                f"The step with {numbers} leads to a loss of {trial.found.loss:g} or a gradient "
+                "that is not finite, and was not taken. Give a smaller lr, or use "
+                "rule=legato.optim.SearchedStep()."
             )
         return trial
 
     def _searched_step(
         self,
         closure: Closure | None,
-        x: list[Tensor],
-        previous: list[Tensor],
+        x: Vector,
+        last_move: Vector,
         here: Evaluation,
-        search: Search,
+        search: LipschitzSearch,
     ) -> _Trial:
-        memory = self._memory
-        inertia, still = vectors.difference(x, previous), [torch.zeros_like(t) for t in x]
+        memory, last = self._memory, [c.delta for c in self.steps]
+        deltas: Sequence[float | None] = last or [None] * len(self.param_groups)
+        still: Vector = tree.tree_map(torch.zeros_like, x)
         L = memory.get("next_L")
         L = first = self._first_estimate(closure, x, here, search) if L is None else L
-        delta = memory.get("delta")
-        now = self._lyapunov(here, x, previous, delta or 0.0)
-        promise, slack, seen = 0.0, 0.0, here.loss
+        now = self._lyapunov(here, x, last_move, self._last_deltas())
+        most, slack, seen = 0.0, 0.0, here.loss
         for _ in range(search.trials):
-            moving = any(bool(t.any()) for t in inertia)
-            used = self.rule.coefficients(L, delta)
+            moving = any(bool(t.any()) for t in last_move)
+            groups = zip(self.param_groups, deltas, strict=True)
+            used = [self.rule.coefficients(group, L, delta) for group, delta in groups]
             if not moving:
-                used = replace(used, beta=0.0)
-            trial = self._try(closure, x, inertia, here, used)
+                used = [replace(c, momentum=0.0) for c in used]
+            trial = self._try(closure, x, last_move, here, used)
             seen = trial.found.loss
             if not trial.found.finite:
-                inertia = still  # inertia alone might lead to NaN
+                last_move = still  # momentum alone might lead to NaN
                 L *= search.grow
                 continue
             slack = here.rounding + trial.found.rounding
-            stake = vectors.dot(trial.move, trial.move) / used.alpha
-            promise = max(promise, stake)
+            squares = zip(self._squares(trial.move), used, strict=True)
+            promised = sum(square / c.lr for square, c in squares)  # the decrease, to first order
+            most = max(most, promised)
             if _descends(here, trial, L, slack):
-                new = self._lyapunov(trial.found, trial.point, x, used.delta)
-                room = now - used.gamma * vectors.dot(inertia, inertia) + slack
-                hopeless = stake < slack < 1e-6 * promise and first < 1e-6 * L
-                if new <= room and not hopeless:
+                lost = zip(self._squares(last_move), used, strict=True)
+                allowed = now - sum(c.gamma * square for square, c in lost) + slack
+                new = self._lyapunov(trial.found, trial.point, trial.move, [c.delta for c in used])
+                # A step so short that rounding alone accepts it would hide a wrong gradient.
+                shrunk = first < NO_SHORTER_THAN * L
+                vacuous = promised < slack < NO_SHORTER_THAN * most and shrunk
+                if new <= allowed and not vacuous:
                     memory["next_L"] = L * _relaxation(here, trial, L, search)
                     return trial
-                if moving:  # δ grew with L, and H with it: the same L without inertia
-                    inertia = still
+                if moving:  # δ grew with L, and H with it: the same L without momentum
+                    last_move = still
                     continue
-            if not moving and stake < slack + here.error + trial.found.error:
+            if not moving and promised < slack + here.error + trial.found.error:
                 break  # a shorter step could not be told from noise
             L *= search.grow
-        if 0 < promise < 100 * slack:
+        if 0 < most < 100 * slack:
             return _Trial(x, still, here, used)  # at rest, up to noise
         raise NoStepError(
             f"No step works: points were tried with L up to {L:.3g} (the last step was "
-            f"{used.alpha:.3g}), and the loss did not fall as its gradient promises; it is "
+            f"{used[0].lr:.3g}), and the loss did not fall as its gradient promises; it is "
             f"{here.loss:.6g} at the current point and {seen:.6g} at the last trial. The gradient "
             "is wrong or too inexact, or the loss is NaN or not smooth around this point. Tighten "
             "the lower level's tolerance, check the gradient (torch.autograd.gradcheck), or start "
@@ -215,43 +230,47 @@ class IPiano(DescentOptimizer):
         )
 
     def _first_estimate(
-        self, closure: Closure | None, x: list[Tensor], here: Evaluation, search: Search
+        self, closure: Closure | None, x: Vector, here: Evaluation, search: LipschitzSearch
     ) -> float:
         """L from the change of ∇f over a short step, at least such that no step is a wild leap."""
         if search.first is not None:
             return search.first
-        size, reach = vectors.norm(here.gradient), max(1.0, vectors.norm(x))
+        size, reach = tree.length(here.gradient), max(1.0, tree.length(x))
         if size == 0:
             return 1.0
-        shortest = size / (10 * reach)
+        smallest = size / (10 * reach)
         length = 1e-3 * reach
         for _ in range(10):
-            point = self._prox(vectors.combine(x, -length / size, here.gradient), length / size)
-            move = vectors.norm(vectors.difference(point, x))
+            numbers = [(length / size, 0.0)] * len(self.param_groups)
+            point = self._inertial_step(x, here.gradient, None, numbers)
+            move = tree.length(tree.tree_map(torch.sub, point, x))
             if move == 0:
                 break
             self._write(point)
             found = self._evaluate(closure)
             if found.finite:
-                bend = vectors.norm(vectors.difference(found.gradient, here.gradient))
-                return max(bend / move, shortest)
+                return max(_bend(here, found) / move, smallest)
             length /= 10
-        return shortest
+        return smallest
+
+
+def _bend(here: Evaluation, there: Evaluation) -> float:
+    """How far ∇f changes between two points."""
+    return tree.length(tree.tree_map(torch.sub, there.gradient, here.gradient))
 
 
 def _descends(here: Evaluation, trial: _Trial, L: float, slack: float) -> bool:
     """The descent inequality; where rounding hides it, L bounds the slope of ∇f along the move."""
-    square = vectors.dot(trial.move, trial.move)
-    model = here.loss + vectors.dot(here.gradient, trial.move) + L / 2 * square
+    square = tree.dot(trial.move, trial.move)
+    model = here.loss + tree.dot(here.gradient, trial.move) + L / 2 * square
     excess = trial.found.loss - model
     if abs(excess) > slack:
         return excess < 0
-    bend = vectors.difference(trial.found.gradient, here.gradient)
-    return vectors.dot(bend, trial.move) <= L * square
+    change = tree.tree_map(torch.sub, trial.found.gradient, here.gradient)
+    return tree.dot(change, trial.move) <= L * square
 
 
-def _relaxation(here: Evaluation, trial: _Trial, L: float, search: Search) -> float:
+def _relaxation(here: Evaluation, trial: _Trial, L: float, search: LipschitzSearch) -> float:
     """The factor by which the next step lowers L: faster where ∇f bends far less than L says."""
-    bend = vectors.norm(vectors.difference(trial.found.gradient, here.gradient))
-    far = search.relax < 1 and bend < 0.1 * L * vectors.norm(trial.move)
-    return 1 / search.grow if far else search.relax
+    far_less = _bend(here, trial.found) < 0.1 * L * tree.length(trial.move)
+    return 1 / search.grow if search.relax < 1 and far_less else search.relax

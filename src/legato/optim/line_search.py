@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from legato.errors import InputError
-from legato.optim.base import Evaluation
+from legato.optim.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,6 @@ class StrongWolfe:
     Points where the loss is NaN or infinite count as too far. Below the rounding of the loss the
     first condition is left to the slopes. Where the bracket closes on a kink the lowest point with
     sufficient decrease has to do. Reference: Nocedal and Wright (2006), Section 3.5.
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> optimizer = lg.optim.NonlinearCG([theta], line_search=lg.optim.StrongWolfe(c2=0.1))
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], optimizer, steps=50)
-    >>> theta.detach().round(decimals=3)
-    tensor([1.])
     """
 
     c1: float = 1e-4

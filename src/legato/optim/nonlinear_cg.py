@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from legato._support import tree
 from legato.errors import InputError, NoStepError
 from legato.functions import Zero
-from legato.optim import vectors
-from legato.optim.base import Closure, DescentOptimizer, Evaluation
+from legato.optim.base import DescentOptimizer, Vector
 from legato.optim.conjugacy import Conjugacy, PolakRibiere
+from legato.optim.evaluation import Closure, Evaluation
+from legato.optim.groups import Group
 from legato.optim.line_search import Ray, StrongWolfe
 
 
@@ -21,14 +22,24 @@ class NonlinearCG(DescentOptimizer):
 
     .. math:: x⁺ = x + td, \qquad d⁺ = −∇f(x⁺) + βd
 
-    ``conjugacy`` is PolakRibiere() (PR+), FletcherReeves() or HagerZhang(). The direction restarts
-    at −∇f where it does not descend, where successive gradients are far from orthogonal
-    (|⟨g⁺, g⟩| > ``orthogonality`` · ‖g⁺‖², Powell's test), and after ``restart`` steps if given.
+    The direction restarts at −∇f where it does not descend. The line search finds every step, so
+    groups have no ``lr``, and a scheduler is refused.
     Reference: Nocedal and Wright (2006), Section 5.2.
 
+    Args:
+        params: Tensors or parameter groups.
+        conjugacy: The formula for β: PolakRibiere() (PR+, the default), FletcherReeves() or
+            HagerZhang().
+        line_search: The search for t; None is StrongWolfe().
+        restart: The number of steps after which the direction restarts; None is never.
+        orthogonality: It also restarts where successive gradients are far from orthogonal,
+            |⟨g⁺, g⟩| > ``orthogonality`` · ‖g⁺‖² (Powell's test); None leaves this out.
+
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> loss = lambda level: (theta - 1).square().sum()
-    >>> result = lg.fit(loss, [theta], lg.optim.NonlinearCG, steps=50)
+    >>> loss = lambda inner: (theta - 1).square().sum()
+    >>> line_search = lg.optim.StrongWolfe(c2=0.1)
+    >>> optimizer = lg.optim.NonlinearCG([theta], lg.optim.HagerZhang(), line_search)
+    >>> result = lg.fit(loss, [theta], optimizer, steps=50)
     >>> theta.detach().round(decimals=3)
     tensor([1.])
     """
@@ -55,7 +66,7 @@ class NonlinearCG(DescentOptimizer):
             raise InputError(f"orthogonality must be positive, not {orthogonality!r}.")
         super().__init__(params)
 
-    def _check_group(self, group: dict[str, Any]) -> None:
+    def _check_group(self, group: Group) -> None:
         super()._check_group(group)
         if not isinstance(group["prox"], Zero):
             raise InputError(
@@ -66,11 +77,8 @@ class NonlinearCG(DescentOptimizer):
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float:  # type: ignore[override]
         """One line search; returns the loss at the point where it began."""
-        untouched = self._recall("point")
-        here = self._here(closure)
-        x = self._recall("point")
-        assert x is not None
-        if untouched is None or not vectors.same(untouched, x):
+        x, here, undisturbed = self._begin(closure)
+        if not undisturbed:
             self._restart()  # the first step, or somebody moved the parameters
         try:
             self._advance(closure, x, here)
@@ -84,14 +92,14 @@ class NonlinearCG(DescentOptimizer):
         for name in ("t", "slope"):
             self._memory.pop(name, None)
 
-    def _advance(self, closure: Closure | None, x: list[Tensor], here: Evaluation) -> None:
-        steepest = [-g for g in here.gradient]
-        square = vectors.dot(here.gradient, here.gradient)
-        self._memory.update(decrease=0.0, doubt=here.error)
+    def _advance(self, closure: Closure | None, x: Vector, here: Evaluation) -> None:
+        steepest = tree.tree_map(torch.neg, here.gradient)
+        square = tree.dot(here.gradient, here.gradient)
+        self._memory.update(decrease=0.0, decrease_error=here.error)
         if square == 0:
             return
         direction = self._recall("direction")
-        slope = -square if direction is None else vectors.dot(direction, here.gradient)
+        slope = -square if direction is None else tree.dot(direction, here.gradient)
         chosen = None
         if direction is not None:
             chosen = self._search(closure, x, here, direction, slope)
@@ -104,58 +112,57 @@ class NonlinearCG(DescentOptimizer):
             return
         count = self._memory.get("count", 0) + 1
         beta = self._beta(here.gradient, direction, chosen.found.gradient, count)
-        next_direction = vectors.combine([-g for g in chosen.found.gradient], beta, direction)
-        descent = vectors.dot(next_direction, chosen.found.gradient)
-        size = vectors.dot(chosen.found.gradient, chosen.found.gradient)
-        if not descent <= -1e-2 * size:
-            beta = 0.0
-            next_direction = [-g for g in chosen.found.gradient]
+        new_steepest = tree.tree_map(torch.neg, chosen.found.gradient)
+        next_direction = _along(new_steepest, beta, direction)
+        descent = -tree.dot(next_direction, new_steepest)
+        if not descent <= -1e-2 * tree.dot(new_steepest, new_steepest):
+            beta, next_direction = 0.0, new_steepest
         self._memory.update(
             count=0 if beta == 0 else count,
             beta=beta,
             t=chosen.t,
             slope=slope,
             decrease=here.loss - chosen.found.loss,
-            doubt=here.error + chosen.found.error,
+            decrease_error=here.error + chosen.found.error,
         )
-        self._remember(vectors.combine(x, chosen.t, direction), chosen.found)
+        self._remember(_along(x, chosen.t, direction), chosen.found)
         self._keep("direction", next_direction)
 
-    def _beta(self, g: list[Tensor], d: list[Tensor], new: list[Tensor], count: int) -> float:
+    def _beta(self, g: Vector, d: Vector, new: Vector, count: int) -> float:
         if self.restart is not None and count >= self.restart:
             return 0.0
         if self.orthogonality is not None:
-            overlap = abs(vectors.dot(new, g))
-            if overlap > self.orthogonality * vectors.dot(new, new):
+            overlap = abs(tree.dot(new, g))
+            if overlap > self.orthogonality * tree.dot(new, new):
                 return 0.0
         return self.conjugacy.beta(g, d, new)
 
     def _search(
         self,
         closure: Closure | None,
-        x: list[Tensor],
+        x: Vector,
         here: Evaluation,
-        direction: list[Tensor],
+        direction: Vector,
         slope: float,
     ) -> Ray | None:
         def phi(t: float) -> Ray:
-            self._write(vectors.combine(x, t, direction))
+            self._write(_along(x, t, direction))
             found = self._evaluate(closure)
-            rise = vectors.dot(found.gradient, direction) if found.finite else float("nan")
+            rise = tree.dot(found.gradient, direction) if found.finite else float("nan")
             return Ray(t, found.loss, rise, found)
 
         t, before = self._memory.get("t"), self._memory.get("slope")
         if t is None or before is None:
-            size = vectors.norm(direction)
-            first = min(1.0, 1e-1 * max(1.0, vectors.norm(x)) / size)
+            size = tree.length(direction)
+            first = min(1.0, 1e-1 * max(1.0, tree.length(x)) / size)
         else:
             first = t * min(max(before / slope, 0.1), 10.0)
         return self.line_search.search(phi, Ray(0.0, here.loss, slope, here), first)
 
-    def _give_up(self, x: list[Tensor], here: Evaluation, square: float) -> None:
+    def _give_up(self, x: Vector, here: Evaluation, square: float) -> None:
         """Stand still where the loss is flat to rounding; say so where it is not."""
         self._write(x)
-        reach = max(1.0, vectors.norm(x))
+        reach = max(1.0, tree.length(x))
         if square * reach**2 <= (1e4 * here.rounding) ** 2:
             return
         raise NoStepError(
@@ -165,3 +172,9 @@ class NonlinearCG(DescentOptimizer):
             "smooth around this point. Tighten the lower level's tolerance, check the gradient "
             "(torch.autograd.gradcheck), or use IPiano."
         )
+
+
+def _along(x: Vector, t: float, direction: Vector) -> Vector:
+    """x + t · direction."""
+    point: Vector = tree.sub_scaled(x, -t, direction)
+    return point

@@ -1,4 +1,4 @@
-"""Proximal gradient descent: iPiano without inertia."""
+"""Proximal gradient descent: iPiano without momentum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from legato.functions import Function
 from legato.optim.ipiano import IPiano
-from legato.optim.rules import NonConvex
+from legato.optim.rules import ConstantStep, NonConvexStep
 
 
 class ProximalGradient(IPiano):
@@ -15,17 +15,23 @@ class ProximalGradient(IPiano):
 
     .. math:: x⁺ = \mathrm{prox}_{αg}(x − α∇f(x))
 
-    ``alpha`` is a constant step; None searches for 0.99/L in every step.
+    With ``lr`` and without prox it is ``torch.optim.SGD`` that refuses steps into NaN.
     Reference: Attouch, Bolte, Svaiter (2013).
+
+    Args:
+        params: Tensors or parameter groups; a group may have its own prox, and lr if one is given.
+        lr: A constant step α; None searches for 0.99/L in every step (then no scheduler applies).
+        prox: The function g; None is no function.
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
     >>> optimizer = lg.optim.ProximalGradient([theta], prox=lg.NonNegative())
-    >>> result = lg.fit(lambda level: (theta + 1).square().sum(), [theta], optimizer, steps=50)
+    >>> result = lg.fit(lambda inner: (theta + 1).square().sum(), [theta], optimizer, steps=50)
     >>> theta.detach()
     tensor([0.])
     """
 
     def __init__(
-        self, params: Iterable[Any], alpha: float | None = None, prox: Function | None = None
+        self, params: Iterable[Any], lr: float | None = None, prox: Function | None = None
     ) -> None:
-        super().__init__(params, NonConvex(beta=0.0, alpha=alpha), prox)
+        rule = NonConvexStep(momentum=0.0) if lr is None else ConstantStep(lr, momentum=0.0)
+        super().__init__(params, rule, prox)

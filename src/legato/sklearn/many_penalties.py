@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 import legato as lg
+from legato.bilevel import History, InnerSolver, Record, Until
 from legato.errors import FailedStepWarning, NoInfluenceError
-from legato.optim import History, IPiano, Level, Record
+from legato.optim import IPiano
 from legato.sklearn.criterion import Criterion
 from legato.sklearn.groups import Vector
 from legato.sklearn.path import OuterPath
@@ -41,7 +42,7 @@ def descend(
     variable = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
     first = len(path)
 
-    def loss(level: Level) -> torch.Tensor:
+    def loss(inner: InnerSolver) -> torch.Tensor:
         value, gradient, _ = criterion(variable.detach().numpy())
         slope = torch.from_numpy(gradient)
         return value + (slope * (variable - variable.detach())).sum()
@@ -54,7 +55,7 @@ def descend(
                 return f"the rows kept for early stopping saw nothing better for {since} steps"
         return settled(history)
 
-    settled = lg.optim.Until(decrease=tol, patience=3)
+    settled = Until(decrease=tol, patience=3)
 
     def note(record: Record) -> None:
         value, gradient, _ = criterion(variable.detach().numpy())

@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import lasso_path
 
 import legato as lg
-from legato import optim
+from legato import bilevel, optim
 from optim.data import Split
 
 DATA = ["diabetes", "breast cancer"]
@@ -33,7 +33,7 @@ def best_on_a_grid(split, penalties):
 
 
 def tuned(split, theta, make, steps, **options):
-    result = optim.fit(split.loss(theta, **options), theta, make, steps)
+    result = bilevel.fit(split.loss(theta, **options), theta, make, steps)
     return result.loss
 
 
@@ -65,6 +65,8 @@ def test_five_hundred_penalties_are_better_than_one(name):
     single, penalty = best_on_a_grid(split, np.geomspace(split.largest, 1e-2 * split.largest, 60))
     theta = torch.full((500,), math.log(penalty), dtype=torch.float64, requires_grad=True)
     loss = tuned(split, theta, optim.IPiano, 8, tol=1e-6, inertia=lg.Nesterov())
-    again = float(split.loss(theta, tol=1e-8, inertia=lg.Nesterov())(optim.Level()).detach())
+    again = float(
+        split.loss(theta, tol=1e-8, inertia=lg.Nesterov())(bilevel.InnerSolver()).detach()
+    )
     assert again == pytest.approx(loss, rel=1e-3)
     assert again < 0.97 * single

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import legato as lg
-from legato import optim
+from legato import bilevel, optim
 from legato.errors import CheckpointError, CheckpointWarning
 from optim.data import normal
 
@@ -20,9 +20,9 @@ EXACT = {"gradient": lg.Implicit(lg.GMRES(tol=1e-10)), "stop": lg.Stop(5000, tol
 
 
 def tuning(theta, data=b, noise=0.0):
-    def loss(level):
+    def loss(inner):
         problem = lg.Composite(lg.LeastSquares(A[:20], data[:20]), lg.L1(F.softplus(theta)))
-        x = level.solve(problem, lg.ForwardBackward(), **EXACT).x
+        x = inner.solve(problem, lg.ForwardBackward(), **EXACT).x
         shaken = x + noise * torch.randn(x.shape, dtype=x.dtype) if noise else x
         return ((A[20:] @ shaken - data[20:]) ** 2).mean()
 
@@ -35,13 +35,13 @@ def start() -> torch.Tensor:
 
 MAKERS = {
     "iPiano": functools.partial(optim.IPiano, prox=lg.Box(-3.0, 3.0)),
-    "variable inertia": functools.partial(optim.IPiano, rule=optim.VariableInertia()),
+    "variable inertia": functools.partial(optim.IPiano, rule=optim.VariableMomentum()),
     "conjugate gradients": optim.NonlinearCG,
-    "heavy ball": functools.partial(optim.HeavyBall, alpha=0.5),
+    "heavy ball": functools.partial(optim.HeavyBall, lr=0.5),
     "Adam": functools.partial(torch.optim.Adam, lr=0.1),
     "L-BFGS": functools.partial(torch.optim.LBFGS, max_iter=3, line_search_fn="strong_wolfe"),
 }
-INEXACT = {"exact": None, "HOAG": optim.HOAG(), "MAID": optim.MAID()}
+INEXACT = {"exact": None, "HOAG": bilevel.HOAG(), "MAID": bilevel.MAID()}
 
 
 DESCENDING = ("iPiano", "variable inertia", "conjugate gradients")
@@ -56,12 +56,12 @@ PAIRS = [
 @pytest.mark.parametrize(("make", "inexact"), PAIRS)
 def test_resumes_to_the_same_numbers(tmp_path, make, inexact):
     straight = start()
-    whole = optim.fit(tuning(straight), straight, make, 10, inexact=inexact)
-    checkpoint = optim.Checkpoint(tmp_path / "fit.pt", every=2)
+    whole = bilevel.fit(tuning(straight), straight, make, 10, inexact=inexact)
+    checkpoint = bilevel.Checkpoint(tmp_path / "fit.pt", every=2)
     stopped = start()
-    optim.fit(tuning(stopped), stopped, make, 5, inexact=inexact, checkpoint=checkpoint)
+    bilevel.fit(tuning(stopped), stopped, make, 5, inexact=inexact, checkpoint=checkpoint)
     resumed = start()
-    result = optim.fit(tuning(resumed), resumed, make, 10, inexact=inexact, checkpoint=checkpoint)
+    result = bilevel.fit(tuning(resumed), resumed, make, 10, inexact=inexact, checkpoint=checkpoint)
     assert torch.equal(resumed.detach(), straight.detach())
     for name in ("loss", "gradient_norm", "change", "inner_iterations", "evaluations", "tolerance"):
         assert getattr(result.history, name) == getattr(whole.history, name), name
@@ -73,57 +73,57 @@ def test_random_losses_resume_too(tmp_path):
     make = functools.partial(torch.optim.Adam, lr=0.1)
     torch.manual_seed(3)
     straight = start()
-    optim.fit(tuning(straight, noise=0.1), straight, make, 8)
-    checkpoint = optim.Checkpoint(tmp_path / "fit.pt")
+    bilevel.fit(tuning(straight, noise=0.1), straight, make, 8)
+    checkpoint = bilevel.Checkpoint(tmp_path / "fit.pt")
     torch.manual_seed(3)
     stopped = start()
-    optim.fit(tuning(stopped, noise=0.1), stopped, make, 4, checkpoint=checkpoint)
+    bilevel.fit(tuning(stopped, noise=0.1), stopped, make, 4, checkpoint=checkpoint)
     torch.manual_seed(99)
     resumed = start()
-    optim.fit(tuning(resumed, noise=0.1), resumed, make, 8, checkpoint=checkpoint)
+    bilevel.fit(tuning(resumed, noise=0.1), resumed, make, 8, checkpoint=checkpoint)
     assert torch.equal(resumed.detach(), straight.detach())
 
 
 def test_an_interrupted_fit_resumes_to_the_same_numbers(tmp_path):
     straight = start()
-    optim.fit(tuning(straight), straight, optim.IPiano, 9)
-    checkpoint = optim.Checkpoint(tmp_path / "fit.pt", every=1000)
+    bilevel.fit(tuning(straight), straight, optim.IPiano, 9)
+    checkpoint = bilevel.Checkpoint(tmp_path / "fit.pt", every=1000)
     stopped, calls = start(), 0
     lasso = tuning(stopped)
 
-    def loss(level):
+    def loss(inner):
         nonlocal calls
         calls += 1
         if calls == 7:
             raise KeyboardInterrupt
-        return lasso(level)
+        return lasso(inner)
 
-    first = optim.fit(loss, stopped, optim.IPiano, 9, checkpoint=checkpoint)
+    first = bilevel.fit(loss, stopped, optim.IPiano, 9, checkpoint=checkpoint)
     assert first.interrupted
     assert 0 < len(first.history) < 9
     resumed = start()
-    optim.fit(tuning(resumed), resumed, optim.IPiano, 9, checkpoint=checkpoint)
+    bilevel.fit(tuning(resumed), resumed, optim.IPiano, 9, checkpoint=checkpoint)
     assert torch.equal(resumed.detach(), straight.detach())
 
 
 def test_an_interrupt_before_the_first_loss_leaves_no_file(tmp_path):
-    checkpoint = optim.Checkpoint(tmp_path / "fit.pt")
+    checkpoint = bilevel.Checkpoint(tmp_path / "fit.pt")
     theta = start()
 
-    def loss(level):
+    def loss(inner):
         raise KeyboardInterrupt
 
-    assert optim.fit(loss, theta, optim.IPiano, 5, checkpoint=checkpoint).interrupted
+    assert bilevel.fit(loss, theta, optim.IPiano, 5, checkpoint=checkpoint).interrupted
     assert not checkpoint.path.exists()
 
 
 def test_a_finished_fit_is_not_continued(tmp_path):
-    checkpoint = optim.Checkpoint(tmp_path / "fit.pt")
-    until = optim.Until(decrease=1e-3)
+    checkpoint = bilevel.Checkpoint(tmp_path / "fit.pt")
+    until = bilevel.Until(decrease=1e-3)
     theta = start()
-    first = optim.fit(tuning(theta), theta, optim.IPiano, 50, until=until, checkpoint=checkpoint)
+    first = bilevel.fit(tuning(theta), theta, optim.IPiano, 50, until=until, checkpoint=checkpoint)
     again = start()
-    second = optim.fit(tuning(again), again, optim.IPiano, 50, until=until, checkpoint=checkpoint)
+    second = bilevel.fit(tuning(again), again, optim.IPiano, 50, until=until, checkpoint=checkpoint)
     assert first.converged
     assert second.converged
     assert len(second.history) == len(first.history)
@@ -136,42 +136,42 @@ def test_a_finished_fit_is_not_continued(tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    checkpoint = optim.Checkpoint(tmp_path / "fit.pt")
+    checkpoint = bilevel.Checkpoint(tmp_path / "fit.pt")
     theta = start()
-    optim.fit(tuning(theta), theta, optim.IPiano, 3, checkpoint=checkpoint)
+    bilevel.fit(tuning(theta), theta, optim.IPiano, 3, checkpoint=checkpoint)
     return checkpoint
 
 
 def test_a_checkpoint_of_other_data_is_refused(saved):
     theta = start()
     with pytest.raises(CheckpointError, match="another problem: its first loss was"):
-        optim.fit(tuning(theta, data=b + 0.01), theta, optim.IPiano, 5, checkpoint=saved)
+        bilevel.fit(tuning(theta, data=b + 0.01), theta, optim.IPiano, 5, checkpoint=saved)
     assert torch.equal(theta.detach(), torch.zeros(8, dtype=torch.float64))
 
 
 def test_unless_the_probe_is_left_out(saved):
     theta = start()
-    blind = optim.Checkpoint(saved.path, probe=False)
-    result = optim.fit(tuning(theta, data=b + 0.01), theta, optim.IPiano, 5, checkpoint=blind)
+    blind = bilevel.Checkpoint(saved.path, probe=False)
+    result = bilevel.fit(tuning(theta, data=b + 0.01), theta, optim.IPiano, 5, checkpoint=blind)
     assert len(result.history) == 5
 
 
 def test_a_checkpoint_of_other_parameters_is_refused(saved):
     theta = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     with pytest.raises(CheckpointError, match=r"its parameters is \['\(8,\)"):
-        optim.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved)
+        bilevel.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved)
 
 
 def test_a_checkpoint_of_another_optimiser_is_refused(saved):
     theta = start()
     with pytest.raises(CheckpointError, match="its optimizer is IPiano, not NonlinearCG"):
-        optim.fit(tuning(theta), theta, optim.NonlinearCG, 5, checkpoint=saved)
+        bilevel.fit(tuning(theta), theta, optim.NonlinearCG, 5, checkpoint=saved)
 
 
 def test_a_checkpoint_of_another_inexactness_is_refused(saved):
     theta = start()
     with pytest.raises(CheckpointError, match="inexactness is NoneType, not HOAG"):
-        optim.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved, inexact=optim.HOAG())
+        bilevel.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved, inexact=bilevel.HOAG())
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint"])
@@ -180,7 +180,7 @@ def test_a_damaged_file_is_refused(tmp_path, content):
     path.write_bytes(content)
     theta = start()
     with pytest.raises(CheckpointError, match="cannot be read"):
-        optim.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=optim.Checkpoint(path))
+        bilevel.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=bilevel.Checkpoint(path))
 
 
 def test_some_other_file_of_torch_is_refused(tmp_path):
@@ -188,7 +188,7 @@ def test_some_other_file_of_torch_is_refused(tmp_path):
     torch.save({"weights": torch.zeros(3)}, path)
     theta = start()
     with pytest.raises(CheckpointError, match="not a checkpoint of a fit"):
-        optim.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=optim.Checkpoint(path))
+        bilevel.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=bilevel.Checkpoint(path))
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -222,13 +222,13 @@ def test_a_full_disk_leaves_the_old_checkpoint(saved, monkeypatch):
     monkeypatch.setattr(builtins, "open", full)
     theta = start()
     with pytest.warns(CheckpointWarning, match="No space left.*untouched"):
-        result = optim.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved)
+        result = bilevel.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved)
     monkeypatch.undo()
     assert len(result.history) == 5
     assert saved.path.read_bytes() == before
     assert list(saved.path.parent.iterdir()) == [saved.path]
     again = start()
-    resumed = optim.fit(tuning(again), again, optim.IPiano, 5, checkpoint=saved)
+    resumed = bilevel.fit(tuning(again), again, optim.IPiano, 5, checkpoint=saved)
     assert torch.equal(again.detach(), theta.detach())
     assert len(resumed.history) == 5
 
@@ -239,10 +239,10 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(saved, monkeypatch):
     def crash(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("legato.optim.checkpoint.os.replace", crash)
+    monkeypatch.setattr("legato.bilevel.checkpoint.os.replace", crash)
     theta = start()
     with pytest.raises(KeyboardInterrupt):
-        optim.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved)
+        bilevel.fit(tuning(theta), theta, optim.IPiano, 5, checkpoint=saved)
     monkeypatch.undo()
     assert saved.path.read_bytes() == before
     assert list(saved.path.parent.iterdir()) == [saved.path]
@@ -251,5 +251,5 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(saved, monkeypatch):
 def test_folders_are_made(tmp_path):
     theta = start()
     path = tmp_path / "runs" / "first" / "fit.pt"
-    optim.fit(tuning(theta), theta, optim.IPiano, 2, checkpoint=optim.Checkpoint(str(path)))
+    bilevel.fit(tuning(theta), theta, optim.IPiano, 2, checkpoint=bilevel.Checkpoint(str(path)))
     assert path.exists()

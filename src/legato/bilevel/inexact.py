@@ -5,30 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from legato.bilevel.inner import Tolerances
 from legato.errors import InputError
-from legato.optim.level import Tolerances
-
-COARSEST_ADJOINT = 0.1
-"""An adjoint solved less exactly than this may not even point downhill."""
 
 
 @dataclass(frozen=True)
 class Progress:
     """What a step achieved: the length of its move, and the decrease it claims.
 
-    ``decrease`` is None where the optimiser promises none; ``doubt`` bounds the error of the losses
-    that were compared.
+    ``decrease`` is None where the optimiser promises none; ``error`` bounds how far it may be off.
     """
 
     change: float
     failed: bool = False
     decrease: float | None = None
-    doubt: float = 0.0
-
-
-def tolerances(lower: float) -> Tolerances:
-    """The same accuracy for the solution and for its adjoint."""
-    return Tolerances(lower, min(lower, COARSEST_ADJOINT))
+    error: float = 0.0
 
 
 class Inexact(ABC):
@@ -43,16 +34,16 @@ class Inexact(ABC):
         """The tighter tolerances with which to repeat a step, or None to let it stand."""
 
     @abstractmethod
-    def following(self, now: Tolerances, step: Progress, reference: Progress) -> Tolerances:
-        """The tolerances after a step that stands; ``reference`` is the first step of the fit."""
+    def following(self, now: Tolerances, step: Progress, first_change: float) -> Tolerances:
+        """The tolerances after a step that stands; the fit's first move was ``first_change``."""
 
     def start(self) -> Tolerances:
-        return tolerances(self.first)
+        return Tolerances.both(self.first)
 
     def _tightened(self, now: Tolerances, factor: float) -> Tolerances | None:
         if now.lower <= self.last:
             return None
-        return tolerances(max(self.last, factor * now.lower))
+        return Tolerances.both(max(self.last, factor * now.lower))
 
     def _require_range(self) -> None:
         if not 0 < self.last <= self.first < 1:
@@ -69,7 +60,7 @@ class HOAG(Inexact):
     ten times as exactly.
     Reference: Pedregosa (2016), *Hyperparameter optimization with approximate gradient*.
 
-    >>> tolerances = lg.optim.HOAG(first=1e-2, decay=0.5)
+    >>> tolerances = lg.bilevel.HOAG(first=1e-2, decay=0.5)
     >>> tolerances.first, tolerances.last
     (0.01, 1e-08)
     """
@@ -87,11 +78,11 @@ class HOAG(Inexact):
         stuck = step.failed or step.change == 0
         return self._tightened(now, 0.1) if stuck else None
 
-    def following(self, now: Tolerances, step: Progress, reference: Progress) -> Tolerances:
+    def following(self, now: Tolerances, step: Progress, first_change: float) -> Tolerances:
         allowed = self.decay * now.lower
-        if reference.change > 0:
-            allowed = min(allowed, self.first * step.change / reference.change)
-        return tolerances(max(self.last, allowed))
+        if first_change > 0:
+            allowed = min(allowed, self.first * step.change / first_change)
+        return Tolerances.both(max(self.last, allowed))
 
 
 @dataclass(frozen=True)
@@ -100,21 +91,26 @@ class MAID(Inexact):
 
     .. math:: \hat h(θ_{k+1}) + e_{k+1} ≤ \hat h(θ_k) − e_k
 
-    The a-posteriori errors e (see :meth:`Level.error <legato.Level.error>`) make this imply descent
-    of the exact h. A step without certificate is repeated with tighter tolerances; after one with
-    it they follow the ratio of the decrease to the errors, by a factor between ``tighten`` and
-    ``relax``. At ``last`` steps stand without certificate. Needs an optimiser that decreases
-    something: IPiano, ProximalGradient or NonlinearCG.
+    The a-posteriori errors e of :meth:`InnerSolver.error <legato.InnerSolver.error>` make this
+    imply descent of the exact h. A step without certificate is repeated with tighter tolerances.
+    Needs an optimiser that decreases something: IPiano, ProximalGradient or NonlinearCG.
     Reference: Salehi, Mukherjee, Roberts, Ehrhardt (2024), *An adaptively inexact first-order
     method for bilevel optimization*.
 
+    Args:
+        first: The tolerance of the first step.
+        last: The tightest tolerance; there steps stand without certificate.
+        tighten: The smallest factor from one tolerance to the next; in between they follow the
+            ratio of the decrease to the errors.
+        relax: The largest such factor.
+
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> def loss(level):
+    >>> def loss(inner):
     ...     problem = lg.Composite(lg.Quadratic(torch.eye(1), -theta))
     ...     stop = lg.Stop(999, tol=1e-8)
-    ...     x = level.solve(problem, lg.ForwardBackward(0.5), gradient=lg.Implicit(), stop=stop)
+    ...     x = inner.solve(problem, lg.ForwardBackward(0.5), gradient=lg.Implicit(), stop=stop)
     ...     return (x.x - 1).square().sum()
-    >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=15, inexact=lg.optim.MAID())
+    >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=15, inexact=lg.bilevel.MAID())
     >>> theta.detach().round(decimals=1)
     tensor([1.])
     """
@@ -132,15 +128,15 @@ class MAID(Inexact):
 
     def repeat(self, now: Tolerances, step: Progress) -> Tolerances | None:
         decrease = 0.0 if step.decrease is None or step.failed else step.decrease
-        if decrease > step.doubt and step.change > 0:
+        if decrease > step.error and step.change > 0:
             return None
-        return self._tightened(now, min(0.5, self._factor(decrease, step.doubt)))
+        return self._tightened(now, min(0.5, self._factor(decrease, step.error)))
 
-    def following(self, now: Tolerances, step: Progress, reference: Progress) -> Tolerances:
-        factor = self._factor(step.decrease or 0.0, step.doubt)
-        return tolerances(min(self.first, max(self.last, factor * now.lower)))
+    def following(self, now: Tolerances, step: Progress, first_change: float) -> Tolerances:
+        factor = self._factor(step.decrease or 0.0, step.error)
+        return Tolerances.both(min(self.first, max(self.last, factor * now.lower)))
 
-    def _factor(self, decrease: float, doubt: float) -> float:
+    def _factor(self, decrease: float, error: float) -> float:
         """Errors are in proportion to tolerances: aim at a tenth of the decrease."""
-        ideal = 0.1 * max(decrease, 0.0) / doubt if doubt > 0 else self.relax
+        ideal = 0.1 * max(decrease, 0.0) / error if error > 0 else self.relax
         return min(max(ideal, self.tighten), self.relax)

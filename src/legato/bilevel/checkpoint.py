@@ -1,10 +1,12 @@
-"""Saving a fit, so that it can be taken up with the same numbers."""
+"""Saving a fit, so that it can be taken up with the same numbers, and by the same fit only."""
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from legato._support.files import replacing
 from legato.errors import CheckpointError, CheckpointWarning, InputError
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -23,17 +25,20 @@ class Checkpoint:
 
     Saved are parameters, optimiser, lower-level solutions, tolerances, history and torch's random
     state, so that a resumed fit gives the same numbers as one that was never stopped. The file is
-    replaced as a whole or not at all. Delete it to start over. To tell that a file belongs to
-    another problem, the first loss is computed again; ``probe=False`` leaves this out, for losses
-    that are random in ways torch's seed does not govern.
-    Reference: :func:`fit`, which writes and reads it.
+    replaced as a whole or not at all. Delete it to start over.
+
+    Args:
+        path: The file.
+        every: The number of steps after which it is written again.
+        probe: To tell that a file belongs to another problem, the first loss is computed again;
+            False leaves this out, for losses that are random in ways torch's seed does not govern.
 
     >>> import pathlib, tempfile
     >>> theta = torch.tensor([3.0], requires_grad=True)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder) / "fit.pt"
-    ...     result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], lg.optim.IPiano, 3,
-    ...                     checkpoint=lg.optim.Checkpoint(file))
+    ...     result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], lg.optim.IPiano, 3,
+    ...                     checkpoint=lg.bilevel.Checkpoint(file))
     ...     file.exists()
     True
     """
@@ -63,8 +68,33 @@ class Checkpoint:
                 stacklevel=3,
             )
 
-    def load(self) -> dict[str, Any] | None:
-        """The content of the file, or None where there is none."""
+    def load(
+        self, fingerprint: dict[str, Any], loss_at: Callable[[dict[str, Any]], float]
+    ) -> dict[str, Any] | None:
+        """The content of the file, or None where there is none; the file of another fit is refused.
+
+        Args:
+            fingerprint: What is written beside the fit to tell it from others.
+            loss_at: Computes the loss at the saved fit's start.
+        """
+        content = self._read()
+        if content is None:
+            return None
+        for what, mine in fingerprint.items():
+            theirs = content["fingerprint"][what]
+            if theirs != mine:
+                raise self._foreign(f"its {what} is {theirs}, not {mine}")
+        if self.probe:
+            start, expected = content["origin"], content["first_loss"]
+            found, eps = loss_at(start), torch.finfo(start["params"][0].dtype).eps
+            if not abs(found - expected) <= 100 * math.sqrt(eps) * max(abs(expected), abs(found)):
+                raise self._foreign(
+                    f"its first loss was {expected:.9g}, but this loss is {found:.9g} at the same "
+                    "parameters (if it is random by design, use Checkpoint(…, probe=False))"
+                )
+        return content
+
+    def _read(self) -> dict[str, Any] | None:
         path = Path(self.path)
         if not path.exists():
             return None
@@ -81,6 +111,12 @@ class Checkpoint:
                 "another path, or delete it to start over."
             )
         return content
+
+    def _foreign(self, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"The checkpoint {self.path} belongs to another problem: {why}. Choose another path, "
+            "or delete the file to start over."
+        )
 
 
 def random_state() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from optim.data import Counted, least_squares, normal
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0])
 def test_hard_threshold_minimises(alpha):
-    g = optim.L0(torch.tensor([0.5, 1.0, 0.0, 2.0], dtype=torch.float64))
+    g = lg.functions.L0(torch.tensor([0.5, 1.0, 0.0, 2.0], dtype=torch.float64))
     for seed in range(5):
         y = 2 * normal(4, seed=seed)
         x = lg.prox(g, lg.Euclidean(), y, alpha)
@@ -30,7 +30,7 @@ def test_it_finds_a_sparse_vector():
     truth = torch.zeros(20, dtype=torch.float64)
     truth[[2, 7, 11]] = torch.tensor([3.0, -2.0, 4.0], dtype=torch.float64)
     closure = Counted(least_squares(A, A @ truth), torch.zeros(20, dtype=torch.float64))
-    optimizer = optim.IPiano([closure.x], optim.NonConvex(), prox=optim.L0(5.0))
+    optimizer = optim.IPiano([closure.x], optim.NonConvexStep(), prox=lg.functions.L0(5.0))
     for _ in range(300):
         optimizer.step(closure)
     assert torch.allclose(closure.point, truth, atol=1e-8)
@@ -38,4 +38,4 @@ def test_it_finds_a_sparse_vector():
 
 def test_negative_weights_are_refused():
     with pytest.raises(InputError):
-        optim.L0(-1.0)
+        lg.functions.L0(-1.0)

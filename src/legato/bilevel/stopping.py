@@ -5,22 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from legato.bilevel.history import History
 from legato.errors import InputError
-from legato.optim.history import History
 
 
 @dataclass(frozen=True)
 class Until:
     """End a fit once a measure of progress is at most its bound, ``patience`` steps in a row.
 
-    ``gradient`` bounds ‖∇f(θ)‖ (useful without prox), ``change`` bounds ‖θ⁺ − θ‖, ``decrease``
-    bounds the relative decrease of the loss in a step, ``loss`` is a target, and ``seconds`` is a
-    budget. Any callable History → reason or None serves as well.
+    Any callable History → reason or None serves as well.
     Reference: Nocedal and Wright (2006), Section 3.1.
 
+    Args:
+        gradient: A bound on ‖∇f(θ)‖, useful without prox.
+        change: A bound on ‖θ⁺ − θ‖.
+        decrease: A bound on the relative decrease of the loss in a step.
+        loss: A target for the loss.
+        seconds: A budget of time, after which the fit ends in any case.
+        patience: The number of steps in a row that have to meet a bound.
+
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> result = lg.fit(lambda level: (theta - 1).square().sum(), [theta], lg.optim.IPiano, 500,
-    ...                 until=lg.optim.Until(gradient=1e-4))
+    >>> result = lg.fit(lambda inner: (theta - 1).square().sum(), [theta], lg.optim.IPiano, 500,
+    ...                 until=lg.bilevel.Until(gradient=1e-4))
     >>> result.converged
     True
     """

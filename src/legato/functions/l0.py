@@ -10,19 +10,21 @@ from torch import Tensor
 
 from legato._support.checks import require_nonnegative
 from legato._support.tree import Var
-from legato.functions import Function, register_prox
+from legato.functions.base import Function
+from legato.functions.prox import register_prox
 from legato.geometry import Euclidean
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class L0(Function):
     r"""The weighted number of non-zero entries, g(x) = Σ w_i [x_i ≠ 0], for optimisers only.
 
     .. math:: \mathrm{prox}_{αg}(y) = y · [y² > 2αw]
 
-    Not convex: use it with :class:`~legato.optim.NonConvex`. Reference: Blumensath, Davies (2008).
+    Not convex: use it with :class:`~legato.optim.NonConvexStep` or a small constant step.
+    Reference: Blumensath, Davies (2008).
 
-    >>> legato.optim.L0(1.0).value(torch.tensor([0.0, 2.0, -3.0]))
+    >>> legato.functions.L0(1.0).value(torch.tensor([0.0, 2.0, -3.0]))
     tensor(2.)
     """
 
@@ -32,8 +34,12 @@ class L0(Function):
     def __post_init__(self) -> None:
         require_nonnegative(self.weight, "The weight of L0")
 
-    def value(self, x: Var) -> Tensor:
-        return (self.weight * (x != 0).to(x.dtype)).sum()
+    def summands(self, x: Var) -> Tensor:
+        return self.weight * (x != 0).to(x.dtype)
+
+    @property
+    def coupled(self) -> int:
+        return 0
 
 
 @register_prox(L0, Euclidean)

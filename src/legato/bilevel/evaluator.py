@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._support import tree
+from legato.bilevel.arguments import as_scalar
+from legato.bilevel.checkpoint import random_state, set_random_state
+from legato.bilevel.inner import InnerSolver
 from legato.errors import LegatoError, NonFiniteLossError
-from legato.optim import vectors
-from legato.optim.arguments import scalar
-from legato.optim.base import no_influence
-from legato.optim.checkpoint import random_state
-from legato.optim.level import Level
+from legato.optim.evaluation import no_influence
 
-Loss = Callable[[Level], Tensor]
+Loss = Callable[[InnerSolver], Tensor]
 
 
 class Evaluator:
@@ -26,8 +26,10 @@ class Evaluator:
     the loss counts as infinite and ``trouble`` says why.
     """
 
-    def __init__(self, loss: Loss, names: list[str], params: list[Tensor], level: Level) -> None:
-        self.loss, self.names, self.params, self.level = loss, names, params, level
+    def __init__(
+        self, loss: Loss, names: list[str], params: tuple[Tensor, ...], inner: InnerSolver
+    ) -> None:
+        self.loss, self.names, self.params, self.inner = loss, names, params, inner
         self.first_loss: float | None = None
         self.origin: dict[str, Any] | None = None
         self.trouble: list[str] = []
@@ -41,14 +43,14 @@ class Evaluator:
     def __call__(self) -> tuple[Tensor, bool]:
         """The loss, with gradients left in the parameters, and whether all of it is finite."""
         if self.first_loss is None:
-            self.origin = {"params": vectors.copy(self.params), "random": random_state()}
+            self.origin = {"params": tree.copy(self.params), "random": random_state()}
         for p in self.params:
             p.grad = None
         self.count += 1
-        self.level.begin()
+        self.inner.begin()
         try:
             with torch.enable_grad():
-                value = scalar(self.loss(self.level))
+                value = as_scalar(self.loss(self.inner))
         except (LegatoError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
             if self.first_loss is None:
                 raise
@@ -59,7 +61,7 @@ class Evaluator:
             self._complain(f"the loss is {number:g}")
             return value.detach(), False
         self._backward(value)
-        size = vectors.norm([p.grad for p in self.params if p.grad is not None])
+        size = tree.length(tuple(p.grad for p in self.params))
         if not math.isfinite(size):
             self._complain("the gradient of the loss is not finite")
             return value.detach(), False
@@ -70,12 +72,12 @@ class Evaluator:
     def _backward(self, value: Tensor) -> None:
         if not value.requires_grad:
             raise no_influence(self.names)
-        with self.level.deliberately_inexact():
+        with self.inner.suppress_inexact_warnings():
             value.backward()
         missing = [n for n, p in zip(self.names, self.params, strict=True) if p.grad is None]
         if missing:
             raise no_influence(missing)
-        self.level.close()
+        self.inner.close()
 
     def _complain(self, what: str) -> None:
         if self.first_loss is None:
@@ -87,6 +89,16 @@ class Evaluator:
 
     def value(self) -> float:
         """The loss alone."""
-        self.level.begin()
+        self.inner.begin()
         with torch.no_grad():
-            return float(scalar(self.loss(self.level)))
+            return float(as_scalar(self.loss(self.inner)))
+
+    def value_at(self, origin: dict[str, Any]) -> float:
+        """The loss at an ``origin``; the parameters stay, the random state does not."""
+        current = tree.copy(self.params)
+        tree.write(self.params, tuple(origin["params"]))
+        set_random_state(origin["random"])
+        try:
+            return self.value()
+        finally:
+            tree.write(self.params, current)

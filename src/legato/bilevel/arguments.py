@@ -14,7 +14,7 @@ Parameters = Tensor | Iterable[Tensor] | Mapping[str, Tensor]
 Maker = Callable[[list[Tensor]], Optimizer]
 
 
-def named(params: Parameters) -> tuple[list[str], list[Tensor]]:
+def named_parameters(params: Parameters) -> tuple[list[str], list[Tensor]]:
     """Descriptions of the parameters, and the parameters."""
     if isinstance(params, Mapping):
         names, tensors = list(params), list(params.values())
@@ -35,7 +35,7 @@ def named(params: Parameters) -> tuple[list[str], list[Tensor]]:
     return [f"{n} of shape {tuple(p.shape)}" for n, p in zip(names, tensors, strict=True)], tensors
 
 
-def made(optimizer: Optimizer | Maker, params: list[Tensor]) -> Optimizer:
+def build_optimizer(optimizer: Optimizer | Maker, params: list[Tensor]) -> Optimizer:
     """The optimiser itself, made if need be, and known to hold the parameters."""
     found = optimizer if isinstance(optimizer, Optimizer) else optimizer(params)
     if not isinstance(found, Optimizer):
@@ -49,7 +49,7 @@ def made(optimizer: Optimizer | Maker, params: list[Tensor]) -> Optimizer:
     return found
 
 
-def scalar(value: Any) -> Tensor:
+def as_scalar(value: Any) -> Tensor:
     """A loss as a tensor without axes."""
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
         what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""The lower level as an upper loss sees it: solves that remember, count and obey a tolerance."""
+"""The inner problems of an upper loss: solves that remember, count and obey a tolerance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from typing import Any
 
 import torch
@@ -16,22 +15,23 @@ from legato._support import tree
 from legato._support.checks import as_number, require_sound_data
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
-from legato.algorithms.forward_backward import ForwardBackwardState, InertialState
-from legato.algorithms.primal_dual import PrimalDualState
 from legato.errors import GradientError, NotConvergedWarning
 from legato.gradients import Backward, FixedPoint, GradientStrategy, Implicit, Piggyback
 from legato.gradients.fixed_point import FixedPointGradient
 from legato.running import Stop
 from legato.solving import Solution, solve
 
-UNKNOWN_GAP = 0.1
+RATE_GAP_WHILE_UNKNOWN = 0.1
 """1 − ρ, as long as nothing is known of the contraction rate ρ."""
 
-EXACT_ENOUGH = 1e-4
-"""Tolerances below this are no reason for a solution far from exact."""
-
-SMALLEST_GAP = 1e-4
+SMALLEST_RATE_GAP = 1e-4
 """1 − ρ, at least: a rate closer to 1 cannot be told from 1."""
+
+LOOSE_TOLERANCE = 1e-4
+"""Above this tolerance an inexact solution was asked for, and is nothing to warn of."""
+
+COARSEST_ADJOINT = 0.1
+"""An adjoint solved less exactly than this may not even point downhill."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Tolerances:
 
     lower: float
     adjoint: float
+
+    @classmethod
+    def both(cls, tolerance: float) -> Tolerances:
+        """The same accuracy for the solution and for its adjoint."""
+        return cls(tolerance, min(tolerance, COARSEST_ADJOINT))
 
 
 @dataclass
@@ -55,7 +60,7 @@ class _Solve:
     cotangents: list[float]
 
 
-class Level:
+class InnerSolver:
     r"""Solves lower-level problems for an upper loss, each from the last solution of its kind.
 
     .. math:: x^*(θ_k) \text{ starts from } x^*(θ_{k−1}) \text{, detached}
@@ -67,9 +72,9 @@ class Level:
     adjoint solver's ``tol`` are the most that is asked for.
     Reference: Pedregosa (2016) for warm starts in hyper-parameter optimisation.
 
-    >>> level = legato.optim.Level()
+    >>> inner = lg.bilevel.InnerSolver()
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([3.0])), lg.L1(1.0))
-    >>> level.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).x
+    >>> inner.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).x
     tensor([2.])
     """
 
@@ -100,11 +105,11 @@ class Level:
         stop = Stop() if stop is None else stop
         if self.tolerances is not None:
             # ‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ): a residual of lower · (1 − ρ) will do
-            residual = self.tolerances.lower * self._gaps.get(key, UNKNOWN_GAP)
+            residual = self.tolerances.lower * self._gaps.get(key, RATE_GAP_WHILE_UNKNOWN)
             stop = replace(stop, tol=max(stop.tol or 0.0, residual))
             gradient = _loosen(gradient, self.tolerances.adjoint)
         last = self._warm.get(key) if isinstance(gradient, FixedPointGradient) else None
-        start = self._start(problem, algorithm, x0, last)
+        start = _start(problem, algorithm, x0, last)
         solution = solve(problem, algorithm, start, gradient=gradient, stop=stop)
         self.iterations += solution.iterations
         state = tree.detach(solution.state)
@@ -115,27 +120,13 @@ class Level:
         )
         return solution
 
-    def _start(
-        self, problem: Any, algorithm: Algorithm, x0: Var | None, last: list[Tensor] | None
-    ) -> Any:
-        if last is None:
-            return x0
-        require_sound_data(problem, "The problem")
-        fresh = algorithm.init(problem, x0)  # with the steps that suit this problem
-        like = tree.leaves(fresh)
-        alike = len(like) == len(last) and all(
-            a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
-            for a, b in zip(like, last, strict=True)
-        )
-        return carry(fresh, tree.rebuild(fresh, last), algorithm) if alike else fresh
-
     # --- after backward ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def deliberately_inexact(self) -> Iterator[None]:
-        """Silence warnings about inexact solutions where they were asked for."""
+    def suppress_inexact_warnings(self) -> Iterator[None]:
+        """Warn of no inexact solution where the tolerance asked for one."""
         with warnings.catch_warnings():
-            if self.tolerances is not None and self.tolerances.lower > EXACT_ENOUGH:
+            if self.tolerances is not None and self.tolerances.lower > LOOSE_TOLERANCE:
                 warnings.simplefilter("ignore", NotConvergedWarning)
             yield
 
@@ -173,7 +164,7 @@ class Level:
             return 0.0
         # Both estimates of ρ may be too low while little is known: forget a larger one slowly.
         rate = max(done.backward.spectral_radius or 0.0, following / residual)
-        gap = min(max(1 - rate, SMALLEST_GAP), 2 * self._gaps.get(done.key, 1.0))
+        gap = min(max(1 - rate, SMALLEST_RATE_GAP), 2 * self._gaps.get(done.key, 1.0))
         self._gaps[done.key] = gap
         return residual / gap
 
@@ -233,26 +224,15 @@ def _loosen(gradient: GradientStrategy | None, tol: float) -> GradientStrategy |
     return gradient
 
 
-@singledispatch
-def carry(fresh: Any, last: Any, algorithm: Algorithm) -> Any:
-    """``fresh``, with the variables of ``last``; register your own state's with carry.register.
-
-    Steps stay those of the new problem, momentum and averages start again. For a state unknown
-    here the new start is the last solution as a point.
-    """
-    return algorithm.solution(last)
-
-
-@carry.register
-def _(fresh: ForwardBackwardState, last: Any, algorithm: Algorithm) -> Any:
-    return fresh._replace(mirror=last.mirror, point=last.point)
-
-
-@carry.register
-def _(fresh: InertialState, last: Any, algorithm: Algorithm) -> Any:
-    return fresh._replace(mirror=last.mirror, point=last.point, previous=last.mirror)
-
-
-@carry.register
-def _(fresh: PrimalDualState, last: Any, algorithm: Algorithm) -> Any:
-    return fresh._replace(primal=last.primal, dual=last.dual, x=last.x, y=last.y)
+def _start(problem: Any, algorithm: Algorithm, x0: Var | None, last: list[Tensor] | None) -> Any:
+    """The last solution as a start for this problem; x0 where there is none of its shape."""
+    if last is None:
+        return x0
+    require_sound_data(problem, "The problem")
+    fresh = algorithm.init(problem, x0)
+    like = tree.leaves(fresh)
+    alike = len(like) == len(last) and all(
+        a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+        for a, b in zip(like, last, strict=True)
+    )
+    return tree.rebuild(fresh, last) if alike else x0  # solve gives a state fresh steps

@@ -14,14 +14,6 @@ class Record:
     ``inner_iterations`` are those of the lower level, ``adjoint_iterations`` those of the backward
     solves. ``tolerance`` is None unless it is adaptive. ``failures`` says in words which trials
     or attempts of this step failed.
-    Reference: :func:`fit`, which makes one a step.
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> loss = lambda level: (theta - 1).square().sum()
-    >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=50)
-    >>> first = result.history.records[0]
-    >>> first.step, first.loss, first.gradient_norm
-    (0, 4.0, 4.0)
     """
 
     step: int
@@ -38,16 +30,7 @@ class Record:
 
 @dataclass
 class History:
-    """The records of all steps, and each of their numbers as a list.
-
-    Reference: :func:`fit`, which keeps it.
-
-    >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> loss = lambda level: (theta - 1).square().sum()
-    >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=50)
-    >>> result.history.loss[0] > result.history.loss[-1]
-    True
-    """
+    """The records of all steps, and each of their numbers as a list."""
 
     records: list[Record] = field(default_factory=list)
 
@@ -106,13 +89,15 @@ class Fit:
     the fit was interrupted; ``reason`` says in words why it ended. ``converged``: a stopping rule
     was met, or no parameter moves any more. ``failures`` pairs steps with what failed in them, the
     last one included.
-    Reference: :func:`fit`.
 
     >>> theta = torch.tensor([3.0], requires_grad=True)
-    >>> loss = lambda level: (theta - 1).square().sum()
+    >>> loss = lambda inner: (theta - 1).square().sum()
     >>> result = lg.fit(loss, [theta], lg.optim.IPiano, steps=50)
     >>> result.loss < 1e-6, result.failed
     (True, False)
+    >>> first = result.history.records[0]
+    >>> first.step, first.loss, first.gradient_norm, result.history.loss[0]
+    (0, 4.0, 4.0, 4.0)
     """
 
     history: History
