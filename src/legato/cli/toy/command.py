@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from legato.cli.fail import fail
 from legato.cli.toy.report import report
+from legato.console.runs import RunFolder
+from legato.console.talking import fail
 from legato.errors import LegatoError
-from legato.studies.run_folder import RunFolder
 from legato.studies.toy import SETS, Settings, ToyResults, run
 
 

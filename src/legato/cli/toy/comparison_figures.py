@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from legato.cli.picture import picture
 from legato.cli.toy.loss_figures import heading
 from legato.cli.toy.numbers import minus, printed_like
 from legato.cli.toy.style import CLARKE, COLOURS, MARKERS
+from legato.console.figures import saved_figure
 from legato.studies.toy import FORWARD, METHODS, SetResults
 from legato.studies.toy.example import KINK, SMOOTH
 from legato.studies.toy.study import BACKS
@@ -25,7 +25,7 @@ def draw_errors(found: SetResults, path: Path) -> None:
     """How far each method is from the analytic gradient at θ = 0.3."""
     exact = found.toy.derivative(SMOOTH)
     title = f"{heading(found.toy)}, θ = {SMOOTH:g}: error of dL/dθ = {minus(f'{exact:.8f}')}"
-    with picture(path, 10.0, 5.6, title) as figure:
+    with saved_figure(path, 10.0, 5.6, title) as figure:
         for axes, back in _panels(figure):
             for row, method in enumerate(METHODS):
                 error = abs(found.estimates[SMOOTH][method][back].gradient - exact)
@@ -43,7 +43,7 @@ def draw_kink(found: SetResults, path: Path) -> None:
     """Where each method's gradient lies in Clarke's subdifferential at θ = 0."""
     lo, hi = found.toy.clarke()
     title = f"{heading(found.toy)}, θ = 0: all within Clarke’s subdifferential, yet far apart"
-    with picture(path, 10.0, 6.0, title) as figure:
+    with saved_figure(path, 10.0, 6.0, title) as figure:
         for axes, back in _panels(figure):
             axes.axvspan(lo, hi, color=CLARKE, lw=0, zorder=0, label="Clarke subdifferential")
             for method, text in (

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from legato.cli.picture import picture
 from legato.cli.toy.loss_figures import heading
 from legato.cli.toy.style import CLARKE, COLOURS, MARKERS, note
+from legato.console.figures import saved_figure
 from legato.studies.toy import BACK_ITERATED, FORWARD, SetResults
 from legato.studies.toy.example import KINK, SMOOTH
 
@@ -30,7 +30,7 @@ _SHARED = {
 
 def draw_convergence(found: SetResults, path: Path) -> None:
     """Top: the energy. Bottom: the gradient. Left θ = 0.3, right θ = 0."""
-    with picture(
+    with saved_figure(
         path, 9.6, 7.4, f"{heading(found.toy)}: linear at θ = 0.3, sublinear at θ = 0"
     ) as figure:
         ((energy, kink_energy), (gradient, kink_gradient)) = figure.subplots(2, 2)

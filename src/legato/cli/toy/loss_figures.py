@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from legato.cli.picture import picture
 from legato.cli.toy.numbers import minus
 from legato.cli.toy.style import ACCENT, CLARKE, CLARKE_EDGE, CURVE, note, title_of
+from legato.console.figures import saved_figure
 from legato.studies.toy import SetResults, Toy
 from legato.studies.toy.example import KINK, SMOOTH
 
@@ -23,7 +23,7 @@ def draw_loss(found: SetResults, path: Path) -> None:
     """Left the loss with its optimum, right the solution map."""
     toy, curve = found.toy, found.landscape
     truth = toy.solution(toy.theta_star)
-    with picture(path, 9.2, 3.7, f"{heading(toy)}: a loss with a kink at θ = 0") as figure:
+    with saved_figure(path, 9.2, 3.7, f"{heading(toy)}: a loss with a kink at θ = 0") as figure:
         left, right = figure.subplots(1, 2)
         left.plot(curve.theta, curve.loss, color=CURVE)
         star = {"marker": "*", "ms": 14, "ls": "", "clip_on": False, "zorder": 5}
@@ -56,7 +56,7 @@ def draw_tangents(found: SetResults, path: Path) -> None:
     inside = (theta >= -0.5 * width) & (theta <= 1.3 * width)
     theta, loss = theta[inside], loss[inside]
     top = float(loss.max())
-    with picture(path, 9.2, 3.7, f"{heading(toy)}: tangents to the loss") as figure:
+    with saved_figure(path, 9.2, 3.7, f"{heading(toy)}: tangents to the loss") as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         slope = toy.derivative(SMOOTH)
         height = float(np.interp(SMOOTH, theta, loss))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib import colormaps
 
-from legato.cli.picture import picture
 from legato.cli.toy.style import note
+from legato.console.figures import saved_figure
 from legato.studies.toy.nonunique import STEP, StepCurve
 
 
@@ -17,7 +17,7 @@ def draw_nonunique(curves: Sequence[StepCurve], path: Path) -> None:
     """The solution after n steps, the loss seen through it, and the slope left to descend."""
     colours = colormaps["viridis"](np.linspace(0.9, 0.0, len(curves)))
     title = "min over [0, 1] of θx: the number of entropic steps is the smoothing"
-    with picture(path, 10.0, 3.9, title) as figure:
+    with saved_figure(path, 10.0, 3.9, title) as figure:
         solution, loss, slope = figure.subplots(1, 3, sharex=True)
         for curve, colour in zip(curves, colours, strict=True):
             look = {"color": colour, "label": f"n = {curve.iterations}"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from legato.cli.picture import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
+from legato.console.figures import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
 
 # Neighbours in kind are near in hue.
 COLOURS = {
