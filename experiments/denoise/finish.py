@@ -17,11 +17,11 @@ from ship import main as ship
 from legato._support.files import write_text
 from legato.cli.denoise.figures import draw_all
 from legato.cli.denoise.table_text import comparisons_markdown, markdown, weights_markdown
+from legato.console.runs import RunFolder
 from legato.studies.denoise.image_sets import read_sets
 from legato.studies.denoise.settings import StudySettings
 from legato.studies.denoise.table import ALL, TableSettings, part_folder
 from legato.studies.denoise.training import Recipe
-from legato.studies.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 

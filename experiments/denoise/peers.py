@@ -18,10 +18,10 @@ import numpy
 import torch
 from torch import Tensor
 
+from legato.console.runs import RunFolder
 from legato.studies.denoise.image_sets import ImageSets, drawn_sets, noisy, read_sets
 from legato.studies.denoise.one_weight import centres
 from legato.studies.denoise.scores import psnr, ssim, summary
-from legato.studies.run_folder import RunFolder
 
 NAMES = {"scikit-image": "TV, scikit-image", "bm3d": "BM3D"}
 

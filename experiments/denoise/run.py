@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from legato.console.runs import RunFolder
 from legato.studies.denoise.image_sets import drawn_sets, read_sets
 from legato.studies.denoise.settings import StudySettings
 from legato.studies.denoise.table import TableSettings, collect, quick_table, run_part
 from legato.studies.denoise.training import Recipe
-from legato.studies.run_folder import RunFolder
 
 START = time.perf_counter()
 

@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from legato._support.files import write_text
+from legato.console.provenance import provenance
+from legato.console.runs import results_of
 from legato.gradients import Unroll
 from legato.studies.denoise.image_sets import read_sets
 from legato.studies.denoise.models import (
@@ -29,8 +31,6 @@ from legato.studies.denoise.models import (
 from legato.studies.denoise.scores import score
 from legato.studies.denoise.table import model_file, part_folder, save_tensors
 from legato.studies.denoise.training import Recipe, train
-from legato.studies.provenance import provenance
-from legato.studies.run_folder import results_of
 
 START = time.perf_counter()
 MAPPED = "filters, λ(y)"

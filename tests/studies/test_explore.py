@@ -24,7 +24,8 @@ from legato.studies.explore import (
 from legato.studies.explore.gradients import distance, stepped, truth
 from legato.studies.explore.segmentation import coupling, looked_at, outline_length
 from legato.studies.segment.data import DataError
-from legato.studies.toy import BACK_ITERATED, METHODS, SETS, estimate
+from legato.studies.toy.example import SETS
+from legato.studies.toy.methods import BACK_ITERATED, METHODS, estimate
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from legato.cli.segment import options
-from legato.cli.segment.talking import bar, plainly, say
+from legato.console import options
+from legato.console.talking import progress_bar, reporting_errors, say
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +41,10 @@ def clean(
     image that cannot be done is named, the others are still done, and the exit
     code is 1 in the end.
     """
-    with plainly():
+    with reporting_errors():
         import torch
 
-        from legato.cli.segment.choices import device_of
+        from legato.console.options import device_of
         from legato.errors import InputError
         from legato.nn import AnalysisDenoiser
         from legato.studies.denoise.clean import require_sigma
@@ -56,7 +56,7 @@ def clean(
         _require_suitable(denoiser, model)
         targets = _targets(images, output)
         problems = 0
-        with bar() as shown:
+        with progress_bar() as shown:
             task = shown.add_task("denoising", total=len(images))
             for path, target in zip(images, targets, strict=True):
                 try:
@@ -77,9 +77,9 @@ def _one(
     where: torch.device,
 ) -> str:  # fmt: skip
     """Denoise one picture; returns what there is to say about it."""
+    from legato.console.pictures import read_picture, require_suffix, write_picture
     from legato.errors import InputError
     from legato.studies.denoise import clean as cleaning
-    from legato.studies.denoise.picture_files import read_picture, require_suffix, write_picture
     from legato.studies.denoise.settings import HIGHEST
 
     picture = read_picture(path)

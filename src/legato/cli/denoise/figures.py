@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from legato.cli.picture import picture
+from legato.console.figures import saved_figure
+from legato.console.runs import RunFolder, results_of
 from legato.gradients import Unroll
 from legato.nn import TotalVariation
 from legato.studies.denoise.image_sets import ImageSets, noisy
@@ -21,7 +22,6 @@ from legato.studies.denoise.models import (
 )
 from legato.studies.denoise.scores import psnr
 from legato.studies.denoise.table import TableSettings, model_file, part_folder
-from legato.studies.run_folder import RunFolder, results_of
 
 _SHOWN = "25"
 _CROP = 128
@@ -66,7 +66,7 @@ def draw_filters(path: Path, model: nn.Module) -> Path:
     columns = 12 if len(order) > 24 else 8
     rows = -(-len(order) // columns)
     title = "Learned filters, by λ‖d‖ · 1000"
-    with picture(path, 0.72 * columns, 0.5 + 0.85 * rows, title) as figure:
+    with saved_figure(path, 0.72 * columns, 0.5 + 0.85 * rows, title) as figure:
         for place, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
             axes.set_axis_off()
             if place < len(order):
@@ -88,7 +88,7 @@ def draw_crops(
     images = next(iter(sets.tests.values()))
     chosen = (0, len(images) // 2)
     names = ["clean", "noisy", "TV, one λ", "TV, λ(y)", "λ(y)", "filters", "filters, λ(y)", "Σ λ_k"]
-    with picture(path, 1.75 * len(names), 4.2, f"σ = {part}") as figure:
+    with saved_figure(path, 1.75 * len(names), 4.2, f"σ = {part}") as figure:
         grid = figure.subplots(len(chosen), len(names), squeeze=False)
         for line, number in zip(grid, chosen, strict=True):
             clean, y = _crop(images[number], float(part) / 255, number)

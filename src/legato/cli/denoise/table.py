@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from legato.cli.denoise.table_text import rich_table
-from legato.cli.segment import options
-from legato.cli.segment.talking import console, plainly, say
+from legato.console import options
+from legato.console.talking import console, reporting_errors, say
 
 
 def table(
@@ -46,10 +46,11 @@ def table(
     each pixel from a network; filters with one weight each; filters with weights
     for each pixel.
     """
-    with plainly("Interrupted. The same command takes up after the parts that are done."):
+    with reporting_errors("Interrupted. The same command takes up after the parts that are done."):
         import torch
 
-        from legato.cli.segment.choices import device_of
+        from legato.console.options import device_of
+        from legato.console.runs import RunFolder, results_of
         from legato.studies.denoise.image_sets import drawn_sets, read_sets
         from legato.studies.denoise.settings import StudySettings
         from legato.studies.denoise.table import (
@@ -60,7 +61,6 @@ def table(
             run_part,
         )
         from legato.studies.denoise.training import Recipe
-        from legato.studies.run_folder import RunFolder, results_of
 
         where = torch.device(device_of(device))
         torch.backends.cudnn.allow_tf32 = False  # the solver's convolutions in full float32

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from legato.cli.explore.address import free_port, is_loopback, shown_address
-from legato.cli.fail import fail
+from legato.console.talking import fail
 
 PORT = 7860
 

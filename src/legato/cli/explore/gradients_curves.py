@@ -9,9 +9,9 @@ import torch
 from matplotlib.axes import Axes
 
 from legato.cli.explore.svg import INK, curves, logarithmic
-from legato.cli.toy.style import CLARKE_EDGE, COLOURS, MARKERS
 from legato.studies.explore import GradientView
 from legato.studies.explore.gradients import Row
+from legato.studies.toy.figures import ACCENT, COLOURS, MARKERS
 
 _BACK = "backward iterations K"
 _FLOOR = 1e-17
@@ -64,7 +64,7 @@ def _errors(view: GradientView) -> str:
 
 def _gradients(view: GradientView) -> str:
     def draw(axes: Axes) -> None:
-        axes.axhspan(*view.truth, color=CLARKE_EDGE, alpha=0.16, lw=0)
+        axes.axhspan(*view.truth, color=ACCENT, alpha=0.16, lw=0)
         _along(axes, view, lambda row: row.gradient)
         logarithmic(axes, x=True)
         axes.set(xlabel=_BACK, title="dL/dθ at the kink")

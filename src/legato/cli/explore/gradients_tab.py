@@ -11,7 +11,7 @@ from legato.cli.explore.gradients_curves import back_curve, loss_curve
 from legato.cli.explore.gradients_table import gradients_table
 from legato.errors import LegatoError
 from legato.studies.explore import LIMITS, GradientControls, GradientView, see_gradients
-from legato.studies.toy import SETS
+from legato.studies.toy.example import SETS
 
 _LEAD = """The toy learns θ of a non-negative least-squares problem in one variable. Its solution,
 x*(θ) = max(0, λθb/(1 + λθ²)), has a **kink at θ = 0**. Six ways to differentiate the loss

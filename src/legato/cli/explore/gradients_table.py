@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 
-from legato.cli.toy.style import COLOURS
 from legato.studies.explore import GradientView
 from legato.studies.explore.gradients import Row
+from legato.studies.toy.figures import COLOURS
 
 WHAT = {
     "Smoothed-impl": "log barrier, Implicit(CG())",

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from legato.console.files import DataError, read_bytes
+from legato.console.pictures import SUFFIXES, open_image
 from legato.studies.denoise.pictures import draw_picture
-from legato.studies.segment.data.errors import DataError
-from legato.studies.segment.data.image_files import SUFFIXES, open_image, read_bytes
 
 TRAIN = "train"
 TESTS = ("BSD68", "Set12")

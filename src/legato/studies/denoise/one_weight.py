@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from legato.console.files import DataError
 from legato.errors import DivergenceError
 from legato.nn import TotalVariation
 from legato.studies.denoise.image_sets import noisy
-from legato.studies.segment.data.errors import DataError
 
 _COARSE, _FINE = 1.25, 1.002
 """Ratios between neighbours on the two grids: one finds the valley, the other its bottom."""

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from legato._support.files import replacing
+from legato.console.runs import RunFolder, results_of
 from legato.errors import InputError
 from legato.studies.denoise.all_levels import score_all_levels, train_all_levels
 from legato.studies.denoise.comparisons import (
@@ -24,7 +25,6 @@ from legato.studies.denoise.image_sets import ImageSets
 from legato.studies.denoise.settings import HIGHEST, LOWEST, StudySettings, quick
 from legato.studies.denoise.study import run_level
 from legato.studies.denoise.training import Progress
-from legato.studies.run_folder import RunFolder, results_of
 
 ALL, COMPARE = "all", "compare"
 """The parts beside the noise levels: filters for all of them, and gradients and optimisers."""

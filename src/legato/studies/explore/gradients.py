@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from legato.errors import InputError, LegatoError
 from legato.studies.explore.segmentation import Range
-from legato.studies.toy import BACK_ITERATED, METHODS, SETS, Toy, estimate
-from legato.studies.toy.curves import Landscape, landscape
-from legato.studies.toy.example import KINK, SMOOTH
+from legato.studies.toy.example import KINK, SETS, SMOOTH, Toy
+from legato.studies.toy.methods import BACK_ITERATED, METHODS, estimate
+from legato.studies.toy.solution_map import Landscape, landscape
 
 LIMITS = {"theta": Range(-0.5, 1.0), "forward": Range(1, 400), "back": Range(1, 400)}
 _CURVE_POINTS = 9
@@ -71,7 +71,7 @@ class GradientView:
 
 
 def see_gradients(controls: GradientControls) -> GradientView:
-    """dL/dθ by all six methods. Reference: Section 6.1 of Ochs et al. (2016)."""
+    """dL/dθ by all six methods. Reference: Section 7.1 of Ochs et al. (2016)."""
     toy, theta = stepped(SETS[controls.values], controls.theta), controls.theta
     backs = _backs(controls.forward)
     along = {

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from legato.console.pictures import decode_image
 from legato.studies.segment.data import DataError, SyntheticScenes
-from legato.studies.segment.data.image_files import decode_image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp")

@@ -1,4 +1,4 @@
-"""The figures: loss, tangents, convergence, all gradients beside each other, iterations as smoothing."""
+"""The figures of a run, each drawn into a file of its own."""
 
 from __future__ import annotations
 
@@ -254,9 +254,7 @@ def _panels(figure: Figure, quantity: str) -> Iterator[tuple[Axes, int]]:
         yield axes, back
 
 
-def _lollipop(
-    axes: Axes, row: int, method: str, start: float, end: float, text: str
-) -> None:
+def _lollipop(axes: Axes, row: int, method: str, start: float, end: float, text: str) -> None:
     """A line with the method's marker at its end, and the number beside the axes."""
     colour = COLOURS[method]
     axes.hlines(row, min(start, end), max(start, end), color=colour, lw=2)

@@ -61,7 +61,11 @@ def _kink(results: ToyResults) -> Table:
     table = _table("θ = 0: shares of λb(x(0) − g), the steepest Clarke slope")
     some = next(iter(results.sets.values()))
     for name in results.sets:
-        for heading in (f"{name}: K={TRUNCATED}", f"K={FORWARD}", f"N=K={some.approach[-1].forward}"):
+        for heading in (
+            f"{name}: K={TRUNCATED}",
+            f"K={FORWARD}",
+            f"N=K={some.approach[-1].forward}",
+        ):
             table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("limit", justify="right", no_wrap=True, style="dim")
     for method, limit in some.limits.items():

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from legato.studies.segment.data import DataError, read_image
+from legato.console.files import DataError
+from legato.console.pictures import read_image
 
 RAMP = numpy.arange(0, 240, 10, dtype=numpy.uint8).reshape(4, 6)
 COLOURS = numpy.stack((RAMP, 255 - RAMP, RAMP // 2), axis=-1)

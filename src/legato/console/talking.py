@@ -1,20 +1,26 @@
-"""What a person sees of a command: errors, warnings, progress."""
+"""What a person sees of a command: lines, errors, warnings, progress."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
-import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from legato.cli.fail import fail
-from legato.cli.load import LoadError
+from legato.console.loading import LoadError
 from legato.errors import LegatoError
 
 console = Console(highlight=False)
@@ -23,8 +29,14 @@ console = Console(highlight=False)
 _PACKAGES = ("lightning", "torchmetrics", "safetensors", "PIL", "matplotlib", "numpy")
 
 
+def fail(message: object) -> NoReturn:
+    """Say what is wrong on the error stream, in full whatever its width, and exit with 1."""
+    Console(stderr=True).print(f"[bold red]error[/] {escape(str(message))}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
 @contextlib.contextmanager
-def plainly(interrupted: str = "Interrupted.") -> Iterator[None]:
+def reporting_errors(interrupted: str = "Interrupted.") -> Iterator[None]:
     """Errors and warnings as sentences; Ctrl-C ends with ``interrupted`` and the usual code."""
     with warnings.catch_warnings():
         warnings.showwarning = _show
@@ -36,10 +48,13 @@ def plainly(interrupted: str = "Interrupted.") -> Iterator[None]:
             if error.name not in _PACKAGES:
                 raise
             fail(f"This command needs {error.name}: pip install 'legato[studies]'")
-        except torch.OutOfMemoryError as error:
-            fail(f"The GPU's memory is full ({error}). Try a smaller --batch, or --device cpu.")
         except OSError as error:
             fail(f"A file could not be read or written: {error}")
+        except RuntimeError as error:
+            # Only who has imported torch can have run out of its memory.
+            if "torch" not in sys.modules or not _is_full_gpu(error):
+                raise
+            fail(f"The GPU's memory is full ({error}). Try a smaller --batch, or --device cpu.")
         except KeyboardInterrupt:
             Console(stderr=True).print(f"\n{escape(interrupted)}", soft_wrap=True)
             raise typer.Exit(130) from None
@@ -53,18 +68,26 @@ def say(line: str) -> None:
     console.print(escape(line), soft_wrap=True)
 
 
-def bar() -> Progress:
-    """A progress bar that leaves nothing behind; to the error stream, so results can be piped."""
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A bar that leaves nothing behind, with these columns or counts and the remaining time.
+
+    It goes to the error stream, so that results can be piped.
+    """
     errors = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        *(columns or (MofNCompleteColumn(), TimeRemainingColumn())),
         console=errors,
         transient=True,
         disable=not errors.is_terminal,
     )
+
+
+def _is_full_gpu(error: RuntimeError) -> bool:
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError)
 
 
 def _show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:

@@ -1,10 +1,10 @@
-"""One folder a run: its settings, its results, its pictures."""
+"""One folder a run: its settings, its results, its pictures, and whether it is the same run."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from legato._support.files import write_text
+from legato.console.provenance import provenance
 from legato.errors import InputError
-from legato.studies.provenance import provenance
+
+_SETTINGS, _RESULTS = "settings.json", "results.json"
 
 
 class RunFolder:
@@ -38,13 +40,11 @@ class RunFolder:
 
     def begin(self, settings: Any, device: str | torch.device = "cpu") -> None:
         """Write what was asked for, and where it runs."""
-        if is_dataclass(settings) and not isinstance(settings, type):
-            settings = asdict(settings)
-        self._write("settings.json", {"settings": settings} | provenance(device))
+        self._write(_SETTINGS, {"settings": _mapping(settings)} | provenance(device))
 
     def finish(self, results: Mapping[str, Any], device: str | torch.device = "cpu") -> Path:
         """Write the numbers, with their provenance; returns the file."""
-        return self._write("results.json", provenance(device) | dict(results))
+        return self._write(_RESULTS, provenance(device) | dict(results))
 
     def figure(self, name: str) -> Path:
         """Where a picture of that name belongs."""
@@ -60,7 +60,7 @@ class RunFolder:
 
 def results_of(folder: Path) -> dict[str, Any] | None:
     """What a finished run found; None where it is not finished."""
-    path = folder / "results.json"
+    path = folder / _RESULTS
     if not path.exists():
         return None
     try:
@@ -70,6 +70,62 @@ def results_of(folder: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise _damaged(path, f"it holds a {type(found).__name__}, no results")
     return found
+
+
+def settings_of(folder: Path) -> dict[str, Any] | None:
+    """What was asked of the run in a folder; None where there is none."""
+    path = folder / _SETTINGS
+    if not path.exists():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))["settings"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} holds no settings of a run ({error!r}). Choose another folder with --out."
+        ) from error
+
+
+def require_same(folder: Path, settings: Any, free: Collection[str] = ()) -> None:
+    """Raise InputError if the folder holds a run with other settings, a mapping or a dataclass.
+
+    ``free`` names, as ``part.name`` or ``name``, what may differ between two calls.
+    """
+    stored = settings_of(folder)
+    if stored is None:
+        return
+    differing = differences(stored, settings, free)
+    if differing:
+        raise InputError(
+            f"The folder {folder} holds another run: {'; '.join(differing)}. Choose another with "
+            "--out, or delete it."
+        )
+
+
+def differences(old: Any, new: Any, free: Collection[str] = ()) -> list[str]:
+    """What two descriptions of a run, mappings or dataclasses, disagree on, in words."""
+    before, now = (_flat(json.loads(json.dumps(_plain(_mapping(one))))) for one in (old, new))
+    return [
+        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in {**before, **now}
+        if before.get(key) != now.get(key) and key not in free
+    ]
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _mapping(settings: Any) -> Any:
+    return (
+        asdict(settings) if is_dataclass(settings) and not isinstance(settings, type) else settings
+    )
 
 
 def _damaged(path: Path, why: str) -> InputError:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from legato.console.runs import RunFolder, results_of
 from legato.errors import InputError
-from legato.studies.run_folder import RunFolder, results_of
 
 
 @dataclass(frozen=True)

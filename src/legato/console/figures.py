@@ -42,7 +42,7 @@ _LOOK: Any = {
 
 
 @contextmanager
-def picture(path: Path, width: float, height: float, title: str = "") -> Iterator[Figure]:
+def saved_figure(path: Path, width: float, height: float, title: str = "") -> Iterator[Figure]:
     """A figure in the common look, saved as a whole when the block ends.
 
     Photographs belong in ``.jpg``, many times smaller; lines and text are sharper in ``.png``.
