@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from legato.cli.denoise import denoise
-from legato.cli.explore import explore
 from legato.cli.plots import save_plot
 from legato.cli.render import render
 from legato.cli.segment import segment
@@ -19,6 +18,7 @@ from legato.console.talking import fail
 from legato.diagnostics import diagnose
 from legato.errors import LegatoError
 from legato.running import Stop
+from legato.studies.explore.command import explore
 from legato.studies.toy.command import toy
 
 app = typer.Typer(
