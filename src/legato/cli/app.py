@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from legato.cli.denoise import denoise
 from legato.cli.plots import save_plot
 from legato.cli.render import render
 from legato.cli.segment import segment
@@ -18,6 +17,7 @@ from legato.console.talking import fail
 from legato.diagnostics import diagnose
 from legato.errors import LegatoError
 from legato.running import Stop
+from legato.studies.denoise.command import denoise
 from legato.studies.explore.command import explore
 from legato.studies.toy.command import toy
 
