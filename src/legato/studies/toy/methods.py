@@ -13,6 +13,8 @@ from legato.errors import LegatoWarning
 from legato.gradients import LinearSolver
 from legato.studies.toy.example import Toy
 
+__all__ = ["BACK_ITERATED", "FORWARD", "METHODS", "Estimate", "Method", "estimate"]
+
 FORWARD = 200
 """Forward iterations of the paper's figures."""
 

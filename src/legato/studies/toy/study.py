@@ -26,6 +26,8 @@ from legato.studies.toy.solution_map import (
     landscape,
 )
 
+__all__ = ["SetResults", "Settings", "ToyResults", "run"]
+
 BACKS = (5, 10, 20, 50, 100, 200)
 """Back-iterations of the paper's six panels."""
 
