@@ -152,7 +152,7 @@ def _record(found: SetResults) -> dict[str, Any]:
             c.key: {
                 "what": c.label,
                 "value": c.value,
-                "errata": c.printed.text,
+                "errata": c.printed,
                 "agrees": c.agrees,
             }
             for c in found.comparisons
