@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from legato.studies.provenance import provenance
+from legato.console.provenance import provenance
 
 __all__ = ["provenance", "record"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from legato._support.files import write_text
-from legato.studies.provenance import provenance
+from legato.console.provenance import provenance
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
-from legato.gradients.sweeps import (
+from legato.console.provenance import provenance
+from legato.studies.sweeps import (
     ForwardBackwardPartials,
     PrimalDualPartials,
     StepPartials,
@@ -26,7 +27,6 @@ from legato.gradients.sweeps import (
     reverse_forward_backward,
     reverse_primal_dual,
 )
-from legato.studies.provenance import provenance
 
 RESULTS = Path(__file__).with_name("results.json")
 N = 12

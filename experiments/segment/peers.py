@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from legato.console.runs import RunFolder
 from legato.nn import ContrastWeights, Potts
-from legato.studies.run_folder import RunFolder
 from legato.studies.segment.data import IGNORE, Sample, StanfordBackground, split
 from legato.studies.segment.evaluation import Score
 from legato.studies.segment.networks import upsampled

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from legato.cli.app import app
-from legato.cli.load import LoadError, load
+from legato.console.loading import LoadError, load
 
 GOOD = """
 import torch

@@ -9,17 +9,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from legato.cli.denoise import denoise
-from legato.cli.explore import explore
-from legato.cli.fail import fail
-from legato.cli.load import LoadError, load
 from legato.cli.plots import save_plot
 from legato.cli.render import render
 from legato.cli.segment import segment
-from legato.cli.toy import toy
+from legato.console.loading import LoadError, load
+from legato.console.talking import fail
 from legato.diagnostics import diagnose
 from legato.errors import LegatoError
 from legato.running import Stop
+from legato.studies.denoise.command import denoise
+from legato.studies.explore.command import explore
+from legato.studies.toy.command import toy
 
 app = typer.Typer(
     help="Learning through nonsmooth optimisation.",

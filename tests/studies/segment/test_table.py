@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from legato.console.runs import RunFolder
 from legato.errors import InputError
-from legato.studies.run_folder import RunFolder
 from legato.studies.segment import table
 from legato.studies.segment.data import split
 from legato.studies.segment.settings import Recipe

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from legato.cli.load import call_factory
+from legato.console.loading import call_factory
+from legato.console.options import device_of
 from legato.errors import InputError
 from legato.studies.segment.settings import CUSTOM, LayerSettings, ModelSettings, Recipe
 
@@ -26,19 +25,6 @@ RECIPES = {
 QUICK_EPOCHS = {"small": 12, "fcn32": 1, CUSTOM: 6}
 SGD_FACTOR = 30.0  # plain gradients are not rescaled, so they need larger steps
 QUICK_ITERATIONS = 30
-
-
-def listed(text: str | None) -> list[str] | None:
-    """The parts of ``A,B,…``."""
-    return None if text is None else [part.strip() for part in text.split(",")]
-
-
-def numbers(option: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of ``5,10,…``."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{option} is a list such as 5,10,20, not {text!r}.") from None
 
 
 def kind_of(network: str) -> str:
@@ -85,20 +71,6 @@ def precision_of(precision: str | None, device: str) -> str:
     if precision is None:
         return "bf16-mixed" if device_of(device).startswith("cuda") else "32"
     return precision
-
-
-def device_of(device: str) -> str:
-    """The device that ``--device`` names, if it is there; a GPU is set up for speed."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise InputError(f"--device is auto, cpu or cuda, not {device!r}.")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError("There is no GPU that torch can use here; leave --device out.")
-    if kind == "cuda":
-        torch.set_float32_matmul_precision("high")  # of networks; the solver multiplies no matrices
-    return device
 
 
 def own_network(target: str | None) -> Callable[[int], nn.Module] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from legato.cli.segment import options
-from legato.cli.segment.talking import bar, plainly, say
+from legato.console.talking import progress_bar, reporting_errors, say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,7 @@ def compare(
     The images lie across the whole range of gains, from the largest to the
     largest loss.
     """
-    with plainly():
+    with reporting_errors():
         from legato.cli.segment.panels_figure import Column, draw_panels, spread_out
         from legato.errors import InputError
 
@@ -76,8 +76,9 @@ def _from_models(
     sources: list[Path], data: Path | None, images: Path | None, masks: Path | None,
     split: Path | None, network: str | None, precision: str | None, device: str,
 ) -> tuple[Dataset, list[dict[str, Tensor]], dict[str, Tensor] | None]:  # fmt: skip
-    from legato.cli.segment.choices import device_of, own_network, precision_of
+    from legato.cli.segment.choices import own_network, precision_of
     from legato.cli.segment.data_source import open_for_model
+    from legato.console.options import device_of
     from legato.errors import InputError
     from legato.studies.segment.evaluation import evaluate
     from legato.studies.segment.model_files import load_model
@@ -99,7 +100,7 @@ def _from_models(
     found, which = open_for_model(sources[0].parent, classes, data, images, masks, split)
     say(f"On {which}.")
     maps: list[dict[str, Tensor]] = [{}, {}]
-    with bar() as shown:
+    with progress_bar() as shown:
         task = shown.add_task("segmenting", total=2)
         for (model, _), kept in zip(models, maps, strict=True):
             evaluate(model, found, len(classes), where, kind, kept)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from legato.cli.picture import BLUE, GREEN, VERMILION, picture
+from legato.console.figures import BLUE, GREEN, VERMILION, saved_figure
 
 
 def draw_course(path: Path, log: Sequence[dict[str, str]]) -> None:
     """Draw the lines of a ``log.csv``: left the loss, right accuracy and IoU."""
-    with picture(path, 8.4, 3.3, "The course of the training") as figure:
+    with saved_figure(path, 8.4, 3.3, "The course of the training") as figure:
         left, right = figure.subplots(1, 2)
         left.plot(*_points(log, "loss"), color=BLUE, marker=".")
         left.set(title="training loss, mean over labelled pixels", xlabel="epoch")

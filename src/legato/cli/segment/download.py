@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from legato.cli.segment.talking import plainly, say
+from legato.console.talking import reporting_errors, say
 
 
 def download(
@@ -22,7 +22,7 @@ def download(
     From its makers' server; cite Gould, Fulton, Koller, ICCV 2009. A download
     that fails or is interrupted leaves nothing behind.
     """
-    with plainly("Interrupted; nothing was kept."):
+    with reporting_errors("Interrupted; nothing was kept."):
         from legato.studies.segment.data import download as fetch
         from legato.studies.segment.data.download import URL
 

@@ -6,7 +6,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from rich.progress import Progress
 
-from legato.cli.segment.talking import bar
+from legato.console.talking import progress_bar
 
 
 class EpochBar(Callback):
@@ -18,7 +18,7 @@ class EpochBar(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        self._bar = bar()
+        self._bar = progress_bar()
         self._bar.start()
         self._bar.add_task(
             "training",

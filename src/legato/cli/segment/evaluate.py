@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from legato.cli.segment import options
-from legato.cli.segment.talking import plainly, say
+from legato.console.talking import reporting_errors, say
 
 _TIMED = 20  # images whose time is taken
 
@@ -34,11 +34,12 @@ def evaluate(
     On the test images of the split that lies beside the model; on all where there
     is none.
     """
-    with plainly():
+    with reporting_errors():
         from legato._support.files import write_text
-        from legato.cli.segment.choices import device_of, own_network, precision_of
+        from legato.cli.segment.choices import own_network, precision_of
         from legato.cli.segment.data_source import open_for_model
-        from legato.studies.provenance import provenance
+        from legato.console.options import device_of
+        from legato.console.provenance import provenance
         from legato.studies.segment import evaluation
         from legato.studies.segment.data import collate
         from legato.studies.segment.model_files import load_model

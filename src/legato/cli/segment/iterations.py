@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from legato.cli.segment import options
-from legato.cli.segment.talking import bar, plainly, say
+from legato.console.talking import progress_bar, reporting_errors, say
 
 
 def iterations(
@@ -37,30 +37,30 @@ def iterations(
     last and with the averaged iterate; --seeds 0,1,2 tells signal from noise.
     Writes results.json and a figure: loss, accuracy, time of an outer iteration.
     """
-    with plainly():
-        from legato.cli.segment.choices import device_of, numbers
+    with reporting_errors():
         from legato.cli.segment.data_source import source_of
         from legato.cli.segment.iterations_figure import draw_iterations
-        from legato.studies.run_folder import RunFolder
+        from legato.console.options import device_of, whole_numbers
+        from legato.console.runs import RunFolder
         from legato.studies.segment.data import split
         from legato.studies.segment.iterations import IterationSettings, run_iterations
 
         where = device_of(device)
-        wanted = None if counts is None else numbers("--counts", counts)
+        wanted = None if counts is None else whole_numbers("--counts", counts)
         usual = IterationSettings()
         settings = IterationSettings(
             counts=wanted or ((5, 10, 20, 50) if quick else usual.counts),
             images=number or (4 if quick else usual.images),
             steps=steps or (150 if quick else usual.steps),
             lr=lr,
-            seeds=numbers("--seeds", seeds),
+            seeds=whole_numbers("--seeds", seeds),
         )
         source = source_of(data, images, masks, classes=classes, quick=quick)
         found = source.open()
         found = found.subset(split(found.names, 0.2, seed=0).train)  # what `train` trains on
         run = RunFolder(out)
         run.begin({"data": asdict(source), "iterations": asdict(settings)}, where)
-        with bar() as shown:
+        with progress_bar() as shown:
             total = len(settings.counts) * len(settings.averages) * len(settings.seeds)
             task = shown.add_task("training", total=total)
 

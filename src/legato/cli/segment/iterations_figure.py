@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from legato.cli.picture import BLUE, VERMILION, picture
+from legato.console.figures import BLUE, VERMILION, saved_figure
 
 _PANELS = (
     ("loss", "loss per pixel"),
@@ -30,7 +30,7 @@ def draw_iterations(
         f"Inner iterations, what they buy and cost  ({settings['images']} images, "
         f"{settings['steps']} steps, {len(settings['seeds'])} seed(s))"
     )
-    with picture(path, 10, 3.4, title) as figure:
+    with saved_figure(path, 10, 3.4, title) as figure:
         for axes, (key, name) in zip(figure.subplots(1, 3), _PANELS, strict=True):
             shown = times if times is not None and key == "milliseconds" else results
             for average, label, colour, marker in (

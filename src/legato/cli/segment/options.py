@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
-_DATA, _MODEL, _TRAINING, _MACHINE = "Data", "Model", "Training", "Machine"
+from legato.console.options import MACHINE as _MACHINE
+from legato.console.options import Device as Device
+from legato.console.options import Quick as Quick
+
+_DATA, _MODEL, _TRAINING = "Data", "Model", "Training"
 
 Data = Annotated[
     Path | None,
@@ -146,10 +150,6 @@ Precision = Annotated[
         rich_help_panel=_MACHINE,
     ),
 ]
-Device = Annotated[
-    str,
-    typer.Option(metavar="auto|cpu|cuda", help="Where to compute.", rich_help_panel=_MACHINE),
-]
 Devices = Annotated[int, typer.Option(help="GPUs, or processes, a machine.",
                                       rich_help_panel=_MACHINE)]  # fmt: skip
 Nodes = Annotated[
@@ -165,7 +165,4 @@ Workers = Annotated[
 TensorBoard = Annotated[
     bool,
     typer.Option("--tensorboard", help="Logs for TensorBoard too.", rich_help_panel=_MACHINE),
-]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="A small version, in a minute or two on two cores.")
 ]

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from legato.cli.picture import INK, picture
 from legato.cli.segment.colours import UNKNOWN, overlay
+from legato.console.figures import INK, saved_figure
 from legato.studies.segment.data import IGNORE, Dataset, Sample
 
 _WIDTH = 2.15  # inches of a panel
@@ -45,7 +45,7 @@ def draw_panels(
     heads += [] if weights is None else ["weights W (dark: edge)"]
     tallest = max(s.labels.shape[0] / s.labels.shape[1] for s in samples)
     height = (_WIDTH * tallest + 0.22) * len(samples) + 0.55 + (0.3 if title else 0)
-    with picture(path, _WIDTH * len(heads) + 0.2, height, title) as figure:
+    with saved_figure(path, _WIDTH * len(heads) + 0.2, height, title) as figure:
         grid = figure.subplots(len(samples), len(heads), squeeze=False)
         for axes in grid.flat:
             axes.set_axis_off()

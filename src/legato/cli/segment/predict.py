@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from legato.cli.segment import options
-from legato.cli.segment.talking import bar, plainly, say
+from legato.console.talking import progress_bar, reporting_errors, say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,13 +32,14 @@ def predict(
     them, and NAME-overlay.png for each. An image that cannot be read is named,
     the others are still done, and the exit code is 1 in the end.
     """
-    with plainly():
+    with reporting_errors():
         import torch
 
-        from legato.cli.segment.choices import device_of, own_network, precision_of
+        from legato.cli.segment.choices import own_network, precision_of
         from legato.cli.segment.data_source import palette_of
+        from legato.console.options import device_of
+        from legato.console.runs import RunFolder
         from legato.errors import InputError
-        from legato.studies.run_folder import RunFolder
         from legato.studies.segment.data import DataError, read_image
         from legato.studies.segment.evaluation import predictor
         from legato.studies.segment.model_files import load_model
@@ -50,7 +51,7 @@ def predict(
         folder = RunFolder(out).path
         names = _names(images)
         problems = 0
-        with bar() as shown:
+        with progress_bar() as shown:
             task = shown.add_task("segmenting", total=len(images))
             for path in images:
                 try:

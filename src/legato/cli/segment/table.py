@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from legato.cli.segment import options
-from legato.cli.segment.talking import bar, console, plainly, say
+from legato.console.talking import console, progress_bar, reporting_errors, say
 
 if TYPE_CHECKING:
     from legato.studies.segment.table import TableSettings
@@ -57,15 +57,15 @@ def table(
     layer. What a folder already holds is not computed again. Writes results.json,
     table.md and a figure.
     """
-    with plainly("Interrupted. The same command goes on from here."):
+    with reporting_errors("Interrupted. The same command goes on from here."):
         from legato._support.files import write_text
-        from legato.cli.segment.choices import device_of, listed, precision_of, vgg_file
+        from legato.cli.segment.choices import precision_of, vgg_file
         from legato.cli.segment.data_source import open_split, source_of
-        from legato.cli.segment.run_settings import require_same
         from legato.cli.segment.table_figure import draw_table
         from legato.cli.segment.table_text import markdown, rich_table
+        from legato.console.options import device_of, listed
+        from legato.console.runs import RunFolder, require_same
         from legato.errors import InputError
-        from legato.studies.run_folder import RunFolder
         from legato.studies.segment.table import finish_table, run_seed
 
         if weights == "random":
@@ -90,7 +90,7 @@ def table(
         run = RunFolder(out)
         run.begin(asked, where)
         parts.save(run.path / "split.json")
-        with bar() as shown:
+        with progress_bar() as shown:
             task = shown.add_task("rows", total=len(settings.seeds) * (1 + len(settings.variants)))
 
             def report(line: str) -> None:
@@ -111,14 +111,15 @@ def table(
 def _settings(
     network: str | None, seeds: str | None, variants: str | None, quick: bool
 ) -> TableSettings:
-    from legato.cli.segment.choices import RECIPES, numbers
+    from legato.cli.segment.choices import RECIPES
+    from legato.console.options import whole_numbers
     from legato.errors import InputError
     from legato.studies.segment.table import VARIANTS, TableSettings
 
     kind = network or ("small" if quick else "fcn32")
     if kind not in ("small", "fcn32"):
         raise InputError(f"--network is small or fcn32 here, not {kind!r}.")
-    chosen_seeds = numbers("--seeds", seeds or ("0,1" if quick else "0,1,2"))
+    chosen_seeds = whole_numbers("--seeds", seeds or ("0,1" if quick else "0,1,2"))
     if variants is None:
         chosen = QUICK_VARIANTS if quick else tuple(VARIANTS)
     elif variants == "all":

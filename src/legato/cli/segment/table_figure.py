@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from legato.cli.picture import BLUE, GREY, INK, VERMILION, picture
+from legato.console.figures import BLUE, GREY, INK, VERMILION, saved_figure
 
 
 def draw_table(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw the rows of ``collect``: left the scores, right the gains, with every seed as a dot."""
     names = list(rows)
-    with picture(path, 9.6, 1.3 + 0.42 * len(names), "Test images, per cent") as figure:
+    with saved_figure(path, 9.6, 1.3 + 0.42 * len(names), "Test images, per cent") as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         # Scores are dots, since bars that do not begin at 0 mislead; gains are bars.
         for axes, part, title in (

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from legato.cli.segment import options
-from legato.cli.segment.talking import plainly, say
+from legato.console.talking import reporting_errors, say
 
 if TYPE_CHECKING:
-    from legato.studies.run_folder import RunFolder
+    from legato.console.runs import RunFolder
     from legato.studies.segment.data import Dataset, Split
     from legato.studies.segment.global_layer import Segmenter
 
@@ -63,20 +63,18 @@ def train(
     after an interruption, and ends with the same numbers as if there had been
     none.
     """
-    with plainly("Interrupted. The same command goes on from the last whole epoch."):
+    with reporting_errors("Interrupted. The same command goes on from the last whole epoch."):
         from legato.cli.segment.choices import (
             QUICK_ITERATIONS,
-            device_of,
             kind_of,
             layer_of,
-            listed,
             new_model,
             own_network,
             recipe_of,
         )
         from legato.cli.segment.data_source import open_split, source_of
-        from legato.cli.segment.run_settings import require_same
-        from legato.studies.run_folder import RunFolder
+        from legato.console.options import device_of, listed
+        from legato.console.runs import RunFolder, require_same
         from legato.studies.segment.checkpoints import require_resumable
         from legato.studies.segment.settings import LayerSettings, ModelSettings
 
@@ -151,7 +149,7 @@ def _run(
 
 def _finished(folder: Path) -> bool:
     """Whether the folder holds this very run, finished; says so."""
-    from legato.studies.run_folder import results_of
+    from legato.console.runs import results_of
 
     results = results_of(folder)
     if results is None or not (folder / "model.safetensors").exists():
@@ -181,11 +179,11 @@ def _scores(
     model: Segmenter, data: Dataset, parts: Split, device: str, precision: str,
     labels: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    from legato.cli.segment.talking import bar
+    from legato.console.talking import progress_bar
     from legato.studies.segment.evaluation import evaluate
 
     found: dict[str, Any] = {}
-    with bar() as shown:
+    with progress_bar() as shown:
         task = shown.add_task("scoring", total=2)
         for name, part in (("train", parts.train), ("test", parts.test)):
             score = evaluate(

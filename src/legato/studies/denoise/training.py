@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from legato.console.files import DataError
 from legato.errors import DivergenceError, InputError
-from legato.studies.segment.data.errors import DataError
 
 Progress = Callable[[str], None]
 

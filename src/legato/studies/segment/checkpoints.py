@@ -14,6 +14,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from legato._support.files import replacing
+from legato.console.runs import differences
 from legato.errors import CheckpointError, CheckpointWarning
 from legato.studies.segment.settings import ModelSettings, Recipe
 
@@ -78,22 +79,11 @@ def require_resumable(path: Path, settings: ModelSettings, recipe: Recipe) -> No
             f"The checkpoint {path} cannot be read ({type(error).__name__}: {error}): it is "
             "damaged, or not a checkpoint of `legato segment train`. Delete it to start over."
         ) from error
-    differing = _differences(model, settings.to_dict()) + _differences(
-        {key: value for key, value in made.items() if key not in _MACHINERY},
-        {key: value for key, value in asdict(recipe).items() if key not in _MACHINERY},
-    )
+    differing = differences(model, settings.to_dict()) + differences(made, recipe, _MACHINERY)
     if differing:
-        what = "another model" if model != settings.to_dict() else "another recipe"
+        what = "another model" if differences(model, settings.to_dict()) else "another recipe"
         raise CheckpointError(
             f"The checkpoint {path} belongs to {what}: {'; '.join(differing)}. Choose another "
             "output folder, repeat the settings of that run to go on with it, or delete the "
             "checkpoint to start over."
         )
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    return [
-        f"{key} was {old.get(key)!r} and is now {new.get(key)!r}"
-        for key in {**old, **new}
-        if old.get(key) != new.get(key)
-    ]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from legato._support.files import replacing
+from legato.console.runs import RunFolder
 from legato.errors import InputError
-from legato.studies.run_folder import RunFolder
 from legato.studies.segment.data import Dataset, Sample, Split
 from legato.studies.segment.evaluation import evaluate
 from legato.studies.segment.global_layer import Segmenter

@@ -18,7 +18,7 @@ def limits(toy: Toy) -> dict[str, float]:
     .. math:: \tfrac12 λb(x^*(0) − g), \qquad
               \tfrac{1 − e^{−2}}{2} λb(x^*(0) − g) \;\text{for Bregman-FB2}
 
-    Reference: the errata to Section 6.2 of Ochs et al. (2016).
+    Reference: the errata to Section 7.2 of Ochs et al. (2016).
     """
     slope = toy.slope_at_kink()
     return {
@@ -26,19 +26,6 @@ def limits(toy: Toy) -> dict[str, float]:
         "Bregman-FB2": (1 - math.exp(-2)) / 2 * slope,
         "Bregman-FB-impl": slope / 2,
     }
-
-
-def expected_accumulation(toy: Toy, method: str, back: int, forward: int) -> float:
-    r"""The leading behaviour of K back-iterations out of N at θ = 0.
-
-    .. math:: \tfrac12 λb(x^*(0) − g)\Big(1 − \big(1 − \tfrac KN\big)^2\Big), \qquad
-              \tfrac12 λb(x^*(0) − g)\big(1 − e^{−2K/N}\big) \;\text{for Bregman-FB2}
-
-    No fixed K is enough: K has to grow with N. Reference: as for :func:`limits`.
-    """
-    t = back / forward
-    part = 1 - math.exp(-2 * t) if method == "Bregman-FB2" else 1 - (1 - t) ** 2
-    return toy.slope_at_kink() / 2 * part
 
 
 @dataclass(frozen=True)

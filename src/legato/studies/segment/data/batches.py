@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from legato.console.files import DataError
 from legato.studies.segment.data.datasets import IGNORE, Sample
-from legato.studies.segment.data.errors import DataError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from legato._support.files import replacing
-from legato.studies.segment.data.errors import DataWarning
+from legato.console.files import DataWarning
 
 Encoded = dict[str, tuple[bytes, bytes]]
 """For each name the image file as it came, and the labels as a PNG."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from legato.studies.segment.data.errors import DataError, some
+from legato.console.files import DataError, some
 from legato.studies.segment.data.palettes import Colour
 
 IGNORE = 255

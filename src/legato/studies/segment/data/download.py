@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from legato._support.files import replacing
-from legato.studies.segment.data.errors import DataError
+from legato.console.files import DataError
 from legato.studies.segment.data.verify import verify_stanford
 
 URL = "http://dags.stanford.edu/data/iccv09Data.tar.gz"

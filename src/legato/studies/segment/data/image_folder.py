@@ -10,9 +10,9 @@ import numpy
 import torch
 from torch import Tensor
 
+from legato.console.files import DataError, read_bytes, some
+from legato.console.pictures import SUFFIXES, open_image, read_image
 from legato.studies.segment.data.datasets import IGNORE, Dataset, Sample, check_sample
-from legato.studies.segment.data.errors import DataError, some
-from legato.studies.segment.data.image_files import SUFFIXES, open_image, read_bytes, read_image
 from legato.studies.segment.data.palettes import distinct_colours
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy
 from numpy.typing import NDArray
 
+from legato.console.files import DataError
 from legato.studies.segment.data.datasets import IGNORE
-from legato.studies.segment.data.errors import DataError
 
 _SPACE, _NEWLINE, _ZERO, _NINE, _UNKNOWN = b" \n09?"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from legato._support.files import write_text
-from legato.studies.segment.data.errors import DataError, some
+from legato.console.files import DataError, some
 
 
 class Split(NamedTuple):

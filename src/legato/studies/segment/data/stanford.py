@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from legato.console.files import DataError, DataWarning, some
+from legato.console.pictures import decode_image
 from legato.studies.segment.data.cache import Encoded, cache_folder, cached
 from legato.studies.segment.data.datasets import Dataset, Sample, check_sample
-from legato.studies.segment.data.errors import DataError, DataWarning, some
-from legato.studies.segment.data.image_files import decode_image
 from legato.studies.segment.data.label_text import parse_labels
 from legato.studies.segment.data.palettes import REGIONS, SURFACES
 from legato.studies.segment.data.stanford_files import (

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from legato.studies.segment.data.errors import DataError
+from legato.console.files import DataError
 
 HOW_TO_GET_IT = (
     "Fetch it with `legato segment download`, or by hand from "

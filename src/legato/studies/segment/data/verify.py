@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from legato.studies.segment.data.errors import DataError, some
-from legato.studies.segment.data.image_files import decode_image
+from legato.console.files import DataError, some
+from legato.console.pictures import decode_image
 from legato.studies.segment.data.label_text import parse_labels
 from legato.studies.segment.data.stanford import CLASS_NAMES, IMAGES
 from legato.studies.segment.data.stanford_files import stanford_files

@@ -1,0 +1,1 @@
+"""What commands share: options, talking to a person, figures, picture files, run folders."""
