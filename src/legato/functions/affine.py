@@ -112,8 +112,9 @@ class Equality(Function):
         return 0
 
     def start(self) -> Var | None:
-        whole = isinstance(self.b, Tensor) and self.b.ndim > 0
-        return torch.zeros_like(self.b) if whole else None
+        if isinstance(self.b, Tensor) and self.b.ndim > 0:
+            return torch.zeros_like(self.b)
+        return None
 
     def bounds(self) -> tuple[Any, Any]:
         return self.b, self.b

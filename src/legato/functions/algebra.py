@@ -139,7 +139,8 @@ class Sum(Function):
         return tuple(d for term in self.terms for d in term.prox_couples())
 
     def prox_parts(self, geometry: Geometry) -> ProxParts:
-        core, factor, shifts, epsilon = _nothing(), None, (), None
+        core, factor, epsilon = _nothing(), None, None
+        shifts: tuple[tuple[Any, Any], ...] = ()
         for term in self.terms:
             part = term.prox_parts(geometry)
             if not _is_zero(part.core):
@@ -449,10 +450,13 @@ class Separable(Function):
         return tuple(g.grad(part) for g, part in zip(self.blocks, x, strict=True))
 
     def lipschitz(self) -> Tensor | float | None:
-        constants = [block.lipschitz() for block in self.blocks]
-        if any(c is None or (isinstance(c, Tensor) and c.ndim) for c in constants):
-            return None
-        return max(constants, key=float)
+        largest: Tensor | float = 0.0
+        for block in self.blocks:
+            constant = block.lipschitz()
+            if constant is None or (isinstance(constant, Tensor) and constant.ndim):
+                return None
+            largest = max(largest, constant, key=float)
+        return largest
 
     def range_projector(self, y: Var) -> Callable[[Var], Var] | None:
         found = [g.range_projector(part) for g, part in zip(self.blocks, y, strict=True)]

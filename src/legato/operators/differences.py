@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -66,6 +66,8 @@ class Differences(Operator):
     weights: Tensor | float | None = None
     offsets: tuple[Offset, ...] | None = None
     _sign: ClassVar[int] = -1
+    _offsets: tuple[Offset, ...] = field(init=False)
+    _edges: tuple[_Edges, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         offsets = self._along_axes() if self.offsets is None else self.offsets
