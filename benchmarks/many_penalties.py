@@ -27,9 +27,8 @@ from threadpoolctl import threadpool_limits
 import legato as lg
 from legato.sklearn import ElasticNetBilevel, LassoBilevel, LogisticBilevel
 from legato.sklearn.design import Design
-from legato.sklearn.groups import Groups
-from legato.sklearn.losses import Squares
-from legato.sklearn.lower_level import LowerLevel, Weights
+from legato.sklearn.lower_level import LowerLevel, Squares
+from legato.sklearn.penalties import Groups, Weights
 
 GROUPS = np.repeat(np.arange(50), 100)
 

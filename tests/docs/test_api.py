@@ -1,6 +1,5 @@
 """Every public name has a sentence, an equation, a reference and an example that runs."""
 
-import dataclasses
 import doctest
 import importlib
 import inspect
@@ -118,7 +117,7 @@ def test_docstring_of_a_layer(module, name, world):
 LAYERS = [
     (module, name)
     for module, name in public("legato.nn") + public("legato.sklearn")
-    if not dataclasses.is_dataclass(getattr(find_module(module), name))
+    if not name.endswith(("Output", "State", "Path"))
 ]
 
 

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from legato.sklearn.groups import Groups, Vector
-
-Matrix = NDArray[np.float64]
+from legato.sklearn.penalties import Groups, Matrix, Vector
 
 
 @dataclass(frozen=True)
