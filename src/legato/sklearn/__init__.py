@@ -15,10 +15,4 @@ from legato.sklearn.estimators import (
 )
 from legato.sklearn.search import OuterPath
 
-__all__ = [
-    "ElasticNetBilevel",
-    "GroupLassoBilevel",
-    "LassoBilevel",
-    "LogisticBilevel",
-    "OuterPath",
-]
+__all__ = ["ElasticNetBilevel", "GroupLassoBilevel", "LassoBilevel", "LogisticBilevel", "OuterPath"]

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from legato.errors import InputError
 from legato.sklearn.criterion import Criterion, Fold, ValidationRows, held_out, splits
 from legato.sklearn.design import Design
-from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, Fitted, LinearLoss, LowerLevel
+from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, LinearLoss, LowerLevel
 from legato.sklearn.penalties import Groups, Indices, Penalties, Vector
 from legato.sklearn.search import CurveSearch, OuterPath, descend, log_grid
 
@@ -54,7 +54,15 @@ SHARED_DOCUMENTATION = {
         Start from the penalties of the last fit.
     random_state : int, RandomState instance or None, default=None
         The seed of random splits; None draws other rows in every fit.""",
-    "[attributes]": """path_ : OuterPath
+    "[coefficients]": """coef_ : ndarray of shape (n_features,)
+        The model, fitted to all rows with the chosen penalties.
+    intercept_ : float
+        Its intercept.""",
+    "[attributes]": """alpha_ : float or ndarray of shape (n_penalties,)
+        The chosen penalties, in the order of ``groups_`` or of features.
+    groups_ : ndarray or None
+        The labels in ``groups``, sorted.
+    path_ : OuterPath
         The outer loop: loss, alpha, slope, seconds, early_stopping_loss.
     n_iter_ : int
         The number of points on it.
@@ -99,6 +107,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting ----------------------------------------------------------------------------------
 
+    # The matrices here are small, and several threads on them cost more than they bring.
+    @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
     def _tune(self, X: Any, y: Vector, sample_weight: Any, labels: NDArray[Any]) -> None:
         self._require_parameters()
         penalties = self._penalties(X.shape[1])
@@ -107,13 +117,6 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
             if (weights < 0).any() or not weights.sum() > 0:
                 raise InputError("Every sample_weight is zero, or one is negative.")
-        # The matrices here are small, and several threads on them cost more than they bring.
-        with threadpool_limits(limits=1, user_api="blas"):
-            self._tune_with_one_thread(X, y, weights, labels, penalties)
-
-    def _tune_with_one_thread(
-        self, X: Any, y: Vector, weights: Vector, labels: NDArray[Any], penalties: Penalties
-    ) -> None:
         whole = self._level(X, y, weights, np.arange(len(y)), penalties.groups)
         largest = float((whole.null_gradient() / penalties.factor).max(initial=0.0))
         path = OuterPath(penalties.count)
@@ -139,16 +142,6 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self._conclude(whole, fitted, penalties, theta, path)
-
-    def _conclude(
-        self,
-        whole: LowerLevel,
-        fitted: Fitted,
-        penalties: Penalties,
-        theta: Vector,
-        path: OuterPath,
-    ) -> None:
         self._theta = theta
         self.path_ = path
         self.n_iter_ = len(path)
@@ -156,9 +149,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         self.alpha_ = float(alpha[0]) if penalties.count == 1 else alpha
         if penalties.l1_ratio is None:
             self.l1_ratio_ = penalties.ratio(theta)
-        coef, intercept = whole.design.coefficients(fitted.w, fitted.intercept)
-        self.coef_: Vector = coef
-        self.intercept_: Any = intercept
+        self.coef_, self.intercept_ = whole.design.coefficients(fitted.w, fitted.intercept)
 
     def _level(
         self, X: Any, y: Vector, weights: Vector, rows: Indices, groups: Groups
@@ -207,7 +198,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             for ratio in ratios:
                 self._walk(criterion, path, largest / ratio, ratio, start)
             path.chosen = int(np.argmin(path.loss))
-            start = path.points[path.chosen].theta
+            start = path.theta[path.chosen]
         if penalties.size == 1:
             return start
         top = np.log(largest / penalties.ratio(start))
@@ -225,7 +216,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             steps=int(self.max_iter),
             tol=float(self.tol),
         )
-        return path.points[path.chosen].theta
+        return path.theta[path.chosen]
 
     def _walk(
         self,
@@ -301,13 +292,11 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     def _require_parameters(self) -> None:
         if not (_is_number(self.max_iter) and self.max_iter >= 1 and self.max_iter % 1 == 0):
             raise InputError(f"max_iter must be a positive integer, not {self.max_iter!r}.")
-        if not (_is_number(self.tol) and 0 < self.tol < 1):
-            raise InputError(f"tol must lie in (0, 1), not {self.tol!r}.")
-        if not (_is_number(self.alpha_min_ratio) and 0 < self.alpha_min_ratio < 1):
-            raise InputError(f"alpha_min_ratio must lie in (0, 1), not {self.alpha_min_ratio!r}.")
-        stop = self.early_stopping
-        if stop is not None and not (_is_number(stop) and 0 < stop < 1):
-            raise InputError(f"early_stopping must be None or lie in (0, 1), not {stop!r}.")
+        for name in ("tol", "alpha_min_ratio", "early_stopping"):
+            value = getattr(self, name)
+            unused = name == "early_stopping" and value is None
+            if not unused and not (_is_number(value) and 0 < value < 1):
+                raise InputError(f"{name} must lie in (0, 1), not {value!r}.")
 
     def _linear(self, X: Any) -> Vector:
         check_is_fitted(self)

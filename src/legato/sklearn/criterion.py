@@ -164,8 +164,7 @@ def uniqueness(level: LowerLevel, at: Fitted, weights: Weights) -> Uniqueness:
     Reference: Tibshirani (2013), *The lasso problem and uniqueness*.
     """
     scaled = level.scaled(weights)
-    data = at.gradient - scaled.b * at.w
-    slack = scaled.a - level.groups.norms(data + scaled.b * at.w)
+    slack = scaled.a - level.groups.norms(at.gradient)
     active = level.groups.norms(at.w) > 0
     tied = active | (slack <= 1e-9 * level.size)
     tied &= level.groups.norms(level.design.live) > 0  # constant features are 0 in any case

@@ -65,14 +65,7 @@ class LassoBilevel(_Regression, FeaturePenalties):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_features,)
-        The model, fitted to all rows with the chosen penalties.
-    intercept_ : float
-        Its intercept.
-    alpha_ : float or ndarray of shape (n_penalties,)
-        The chosen penalties, in the order of ``groups_`` or of features.
-    groups_ : ndarray or None
-        The labels in ``groups``, sorted.
+    [coefficients]
     [attributes]
     """
 
@@ -96,16 +89,9 @@ class ElasticNetBilevel(_Regression, FeaturePenalties):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_features,)
-        The model, fitted to all rows with the chosen penalties.
-    intercept_ : float
-        Its intercept.
-    alpha_ : float or ndarray of shape (n_penalties,)
-        The chosen penalties, in the order of ``groups_`` or of features.
+    [coefficients]
     l1_ratio_ : float
         The chosen share, where it is tuned.
-    groups_ : ndarray or None
-        The labels in ``groups``, sorted.
     [attributes]
     """
 
@@ -139,14 +125,7 @@ class GroupLassoBilevel(_Regression, BilevelLinearModel):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_features,)
-        The model, fitted to all rows with the chosen penalties.
-    intercept_ : float
-        Its intercept.
-    alpha_ : float or ndarray of shape (n_groups,)
-        The chosen penalties, in the order of ``groups_``.
-    groups_ : ndarray
-        The labels in ``groups``, sorted.
+    [coefficients]
     [attributes]
     """
 
@@ -192,10 +171,6 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
         The model, fitted to all rows with the chosen penalties.
     intercept_ : ndarray of shape (1,)
         Its intercept.
-    alpha_ : float or ndarray of shape (n_penalties,)
-        The chosen penalties, in the order of ``groups_`` or of features.
-    groups_ : ndarray or None
-        The labels in ``groups``, sorted.
     [attributes]
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,37 +19,11 @@ MAX_ROUNDS = 100
 """Working sets tried in one solve."""
 
 
-class LinearLoss(ABC):
-    """ℓ(z, y) of a prediction z; ``value`` and its derivatives in z are for every sample."""
-
-    quadratic = False
-
-    @abstractmethod
-    def value(self, z: Vector, y: Vector) -> Vector: ...
-
-    @abstractmethod
-    def derivative(self, z: Vector, y: Vector) -> Vector: ...
-
-    @abstractmethod
-    def second_derivative(self, z: Vector, y: Vector) -> Vector: ...
-
-    @abstractmethod
-    def intercept(self, y: Vector, weights: Vector) -> float:
-        """The best constant prediction."""
-
-    @abstractmethod
-    def size(self, y: Vector, weights: Vector) -> float:
-        """The size of ℓ′ for the best constant prediction: residuals are measured by it."""
-
-    validation_factor = 1.0
-    """What the validation loss is in units of ``value``."""
-
-
-class Squares(LinearLoss):
-    """ℓ = ½(z − y)²; validated by (z − y)², as scikit-learn's mean squared error is."""
+class Squares:
+    """ℓ(z, y) = ½(z − y)²; validated by (z − y)², as scikit-learn's mean squared error is."""
 
     quadratic = True
-    validation_factor = 2.0
+    validation_factor = 2.0  # the validation loss in units of value
 
     def value(self, z: Vector, y: Vector) -> Vector:
         return 0.5 * (z - y) ** 2
@@ -62,14 +35,19 @@ class Squares(LinearLoss):
         return np.ones_like(z)
 
     def intercept(self, y: Vector, weights: Vector) -> float:
+        """The best constant prediction."""
         return float(weights @ y)
 
     def size(self, y: Vector, weights: Vector) -> float:
+        """The size of ℓ′ for the best constant prediction: residuals are measured by it."""
         return float(np.sqrt(weights @ (y * y)))
 
 
-class LogLoss(LinearLoss):
-    """ℓ = log(1 + e^z) − yz for y in {0, 1}."""
+class LogLoss:
+    """ℓ(z, y) = log(1 + e^z) − yz for y in {0, 1}."""
+
+    quadratic = False
+    validation_factor = 1.0
 
     def value(self, z: Vector, y: Vector) -> Vector:
         return np.logaddexp(0.0, z) - y * z
@@ -86,6 +64,10 @@ class LogLoss(LinearLoss):
 
     def size(self, y: Vector, weights: Vector) -> float:
         return 1.0
+
+
+LinearLoss = Squares | LogLoss
+"""Value and derivatives in the prediction z are for every sample."""
 
 
 @dataclass

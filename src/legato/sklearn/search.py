@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,61 +19,45 @@ from legato.sklearn.criterion import Criterion
 from legato.sklearn.penalties import Matrix, Vector
 
 
-class OuterPoint(NamedTuple):
-    """One evaluation of the upper level; see :class:`OuterPath`."""
-
-    loss: float
-    theta: Vector
-    slope: float
-    seconds: float
-    early_stopping_loss: float
+def _no_numbers() -> Vector:
+    return np.empty(0)
 
 
 @dataclass
 class OuterPath:
-    """Every point of the outer loop: validation loss, penalties, slope, seconds since its start.
+    """Every point of the outer loop.
 
-    ``chosen`` is the index of the point that was taken, ``reason`` says why the loop ended.
+    ``loss`` is the mean validation loss C, ``slope`` dC/dlog α for one penalty and the norm of the
+    gradient in log α for many, ``seconds`` the time since the start, ``early_stopping_loss`` the
+    loss on the rows kept for early stopping, NaN without. ``chosen`` is the index of the point that
+    was taken, ``reason`` says why the loop ended.
     """
 
     penalties: int
-    points: list[OuterPoint] = field(default_factory=list)
+    loss: Vector = field(default_factory=_no_numbers)
+    slope: Vector = field(default_factory=_no_numbers)
+    seconds: Vector = field(default_factory=_no_numbers)
+    early_stopping_loss: Vector = field(default_factory=_no_numbers)
+    theta: list[Vector] = field(default_factory=list)
     chosen: int = 0
     reason: str = ""
     begun: float = field(default_factory=time.perf_counter)
 
     def add(self, loss: float, theta: Vector, slope: float, stopping: float | None = None) -> None:
-        seconds = time.perf_counter() - self.begun
-        last = np.nan if stopping is None else stopping
-        self.points.append(OuterPoint(loss, np.array(theta), slope, seconds, last))
+        self.loss = np.append(self.loss, loss)
+        self.slope = np.append(self.slope, slope)
+        self.seconds = np.append(self.seconds, time.perf_counter() - self.begun)
+        stopping = np.nan if stopping is None else stopping
+        self.early_stopping_loss = np.append(self.early_stopping_loss, stopping)
+        self.theta.append(np.array(theta))
 
     def __len__(self) -> int:
-        return len(self.points)
-
-    @property
-    def loss(self) -> Vector:
-        """The mean validation loss."""
-        return np.array([point.loss for point in self.points])
+        return len(self.loss)
 
     @property
     def alpha(self) -> Matrix:
         """The penalties, one row a point."""
-        return np.exp([point.theta[: self.penalties] for point in self.points])
-
-    @property
-    def slope(self) -> Vector:
-        """dC/dlog α for one penalty, the norm of the gradient in log α for many."""
-        return np.array([point.slope for point in self.points])
-
-    @property
-    def seconds(self) -> Vector:
-        """Since the start of the loop."""
-        return np.array([point.seconds for point in self.points])
-
-    @property
-    def early_stopping_loss(self) -> Vector:
-        """The loss on the rows kept for early stopping, NaN without."""
-        return np.array([point.early_stopping_loss for point in self.points])
+        return np.exp([theta[: self.penalties] for theta in self.theta])
 
 
 # --- one penalty ----------------------------------------------------------------------------------
@@ -122,7 +106,7 @@ class CurveSearch:
 
     A coarse walk finds the valleys and κ, how fast the slope varies; ρ is SLOPE_VARIATION. A
     bracket is promising if this bound, or the point where its end tangents meet below, lies more
-    than ``tol`` (relative) under the lowest value found. The best bracket is cut until none is left:
+    than ``tol`` (relative) under the lowest value found. The best one is cut until none is left:
     at the zero of the secant of f′ (fast where f is smooth), where the tangents meet (fast at
     kinks), and in the middle (never slow), in turn. Validation curves ripple, and a ripple narrower
     than κ tells can be missed, as by any grid.
