@@ -33,12 +33,12 @@ class LayerOutput:
     @property
     def x(self) -> Tensor:
         """The last iterate (or mean of iterates), which the layer returns."""
-        return self.solution.x  # type: ignore[return-value]
+        return self.solution.x
 
     @property
     def y(self) -> Tensor | None:
         """The dual variable, or None."""
-        return self.solution.y  # type: ignore[return-value]
+        return self.solution.y
 
 
 class SolverLayer(nn.Module):

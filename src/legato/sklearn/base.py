@@ -149,6 +149,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         self.alpha_ = float(alpha[0]) if penalties.count == 1 else alpha
         if penalties.l1_ratio is None:
             self.l1_ratio_ = penalties.ratio(theta)
+        self.intercept_: Any
         self.coef_, self.intercept_ = whole.design.coefficients(fitted.w, fitted.intercept)
 
     def _level(

@@ -32,12 +32,12 @@ class _Regression(RegressorMixin):  # type: ignore[misc]
         options = {"dtype": np.float64, "y_numeric": True, "ensure_min_samples": 2}
         X, y = validate_data(self, X, y, accept_sparse=["csr", "csc"], **options)
         y = np.asarray(y, dtype=np.float64)
-        self._tune(X, y, sample_weight, y)  # type: ignore[attr-defined]
+        self._tune(X, y, sample_weight, y)
         return self
 
     def predict(self, X: Any) -> Vector:
         """Xw + b, of shape (n_samples,)."""
-        return self._linear(X)  # type: ignore[attr-defined]
+        return self._linear(X)
 
     def _loss(self) -> LinearLoss:
         return Squares()
