@@ -247,14 +247,6 @@ def test_other_operators_have_a_range_too() -> None:
             layer(scaled, data)
 
 
-def test_a_gradient_that_is_no_number_is_warned_about() -> None:
-    layer = NonNegativeLeastSquares(50)
-    matrix = A.float().requires_grad_()
-    value = layer(matrix, B.float())
-    with pytest.warns(errors.NonFiniteGradientWarning, match=r"operator holds .*float32"):
-        torch.autograd.grad(value, matrix, torch.full_like(value, math.inf))
-
-
 def test_a_start_is_of_the_size_of_the_data() -> None:
     layer = NonNegativeLeastSquares(2000, geometry=lg.Entropy(), tol=1e-9)
     cold = layer.solve(1e-12 * A, B)

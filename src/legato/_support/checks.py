@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from legato.errors import InputError, NonFiniteGradientWarning
+from legato.errors import InputError
 
 RANGES = {torch.float32: (1e-9, 1e9), torch.float64: (1e-75, 1e75)}
 """Where the largest entry of a layer's data must lie: products of four such numbers are numbers."""
@@ -170,28 +168,6 @@ def require_like(tensor: Tensor, data: Tensor, name: str, of: str = "image") -> 
         raise InputError(
             f"{name} and {of} must share a dtype, but are {tensor.dtype} and {data.dtype}. Convert "
             "one of them."
-        )
-
-
-def watch_gradient(tensor: Tensor, name: str) -> Tensor:
-    """The same tensor; a gradient of it that is NaN or infinite is warned about."""
-    if not (tensor.requires_grad and torch.is_grad_enabled() and cheap_to_read(tensor)):
-        return tensor
-    seen = tensor.view_as(tensor)  # the hook must not stay with a tensor that is not ours
-    seen.register_hook(partial(_warn_unless_finite, name))
-    return seen
-
-
-def _warn_unless_finite(name: str, gradient: Tensor) -> None:
-    if is_concrete() and not math.isfinite(largest_entry(gradient)):
-        count = int((~torch.isfinite(gradient.detach())).sum())
-        warnings.warn(
-            f"The gradient with respect to {name} holds {count} NaN or infinite values of "
-            f"{gradient.numel()}: it is no number of {gradient.dtype}, or that of the loss with "
-            "respect to this layer's output was none already. Scale the layer's input to the size "
-            "of 1, or use float64.",
-            NonFiniteGradientWarning,
-            stacklevel=2,
         )
 
 

@@ -16,7 +16,6 @@ from legato._support.checks import (
     require_range,
     require_sound_data,
     tensors_in,
-    watch_gradient,
 )
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError
@@ -86,9 +85,7 @@ class _ConstrainedLeastSquares(SolverLayer):
             if tensor.is_floating_point():
                 require_range(tensor, f"The operator's {name}")
         self._require_operator(operator, data)
-        if type(operator) is Dense and operator.matrix.requires_grad:
-            operator = Dense(watch_gradient(operator.matrix, "operator"))
-        problem = Composite(LeastSquares(operator, watch_gradient(data, "data")), self.constraint)
+        problem = Composite(LeastSquares(operator, data), self.constraint)
         if strong_convexity(self.geometry, self.constraint) is None:
             algorithm, start = self._by_backtracking(problem)
             x0 = start if x0 is None else x0

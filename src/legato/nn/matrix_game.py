@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import describe, require_range, watch_gradient
+from legato._support.checks import describe, require_range
 from legato.algorithms import PrimalDual
 from legato.errors import InputError
 from legato.functions import Function, NegativeEntropy, Simplex
@@ -114,8 +114,7 @@ class MatrixGame(SolverLayer):
         if not payoffs.is_floating_point():
             raise InputError(f"payoffs are {payoffs.dtype}: call .float() or .double() on them.")
         require_range(payoffs, "payoffs")
-        game = Dense(watch_gradient(payoffs, "payoffs").mT)
-        problem = Saddle(game, self._strategy(), nonsmooth=self._strategy())
+        problem = Saddle(Dense(payoffs.mT), self._strategy(), nonsmooth=self._strategy())
         algorithm = PrimalDual(
             geometry=Entropy(),
             dual_geometry=Entropy(),

@@ -18,7 +18,6 @@ from legato._support.checks import (
     require_positive,
     require_range,
     require_whole,
-    watch_gradient,
 )
 from legato.algorithms import ForwardBackward, Nesterov
 from legato.errors import InputError
@@ -157,11 +156,9 @@ class SparseCoding(SolverLayer):
         require_range(signals, "signals")
         require_range(self.directions, "The dictionary")
         require_finite(self.log_weight, "The logarithm of the weight")
-        D = watch_gradient(self.dictionary, "the dictionary")
-        w = watch_gradient(self.weight, "the weight")
+        D, w = self.dictionary, self.weight
         penalty = AsymmetricL1(-math.inf, w) if self.nonnegative else L1(w)
-        data = watch_gradient(signals, "signals")
-        problem = Composite(LeastSquares(Dense(D), data), penalty)
+        problem = Composite(LeastSquares(Dense(D), signals), penalty)
         done = self._solve(problem, ForwardBackward(inertia=Nesterov()), x0)
         return SparseCodingOutput(problem, done, signals, D, w)
 

@@ -31,17 +31,17 @@ class Design:
         features = X.shape[1]
         if self.sparse:
             self.X = sparse.csc_array(X, dtype=np.float64)
+            self.X.sum_duplicates()
             self.mean = self.X.T @ weights if centre else np.zeros(features)
-            squares = (self.X * self.X).T @ weights
-            spread = np.maximum(squares - self.mean**2, 0.0)
-            spread[spread <= 1e2 * CONSTANT_SPREAD * squares] = 0.0
+            largest = np.maximum(self.X.max(0).toarray(), -self.X.min(0).toarray()).reshape(-1)
+            spread = self._sparse_spread()
         else:
             self.X = np.array(X, dtype=np.float64, order="F")
             largest = np.abs(self.X).max(0, initial=0.0)
             self.mean = weights @ self.X if centre else np.zeros(features)
             self.X -= self.mean
             spread = np.einsum("i,ij,ij->j", weights, self.X, self.X)
-            spread[spread <= (CONSTANT_SPREAD * largest) ** 2] = 0.0
+        spread[spread <= (CONSTANT_SPREAD * largest) ** 2] = 0.0
         constant = spread == 0
         total = spread if groups.single else np.bincount(groups.of, spread, groups.count)
         self.group_scale = np.sqrt(np.where(total > 0, total, 1.0))
@@ -49,6 +49,16 @@ class Design:
         self.live = np.where(constant, 0.0, 1.0)
         if not self.sparse:
             self.X *= self.live / self.scale
+
+    def _sparse_spread(self) -> Vector:
+        """Σ_i ω_i (x_ij − x̄_j)², not as a difference of squares: means may be large beside it."""
+        rows, features = self.shape
+        stored = np.diff(self.X.indptr)
+        column = np.repeat(np.arange(features), stored)
+        weights = self.weights[self.X.indices]
+        spread = np.bincount(column, weights * (self.X.data - self.mean[column]) ** 2, features)
+        absent = 1 - np.bincount(column, weights, features)  # the weight of entries that are zero
+        return spread + np.where(stored < rows, np.maximum(absent, 0.0), 0.0) * self.mean**2
 
     def correlate(self, r: Vector) -> Vector:
         """X̃ᵀr."""
