@@ -90,8 +90,8 @@ def largest_entry(tensor: Tensor) -> float:
     """
     if tensor.numel() == 0:
         return 0.0
-    parts = tensor.detach().flatten().split(_SERIAL)
-    return float(torch.stack([part.abs().amax() for part in parts]).amax())
+    ends = [torch.stack(part.aminmax()) for part in tensor.detach().flatten().split(_SERIAL)]
+    return float(torch.stack(ends).abs().amax())
 
 
 def require_finite(tensor: Tensor, name: str) -> None:
