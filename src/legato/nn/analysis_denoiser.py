@@ -290,7 +290,7 @@ def _dct_basis(size: int, like: Tensor) -> Tensor:
     lines = torch.cos(math.pi / size * n[:, None] * (n[None] + 0.5)) * math.sqrt(2 / size)
     lines[0] /= math.sqrt(2)
     products = torch.einsum("ai,bj->abij", lines, lines).reshape(-1, size, size)[1:]
-    # Rounding leaves a mean of 1e-17, which a network would not see, but zero is zero.
+    # Rounding leaves a mean of 1e-17; filters must answer exactly 0 to a constant.
     return (products - products.mean((1, 2), keepdim=True)).to(like.dtype)
 
 

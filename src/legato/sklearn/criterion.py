@@ -68,6 +68,15 @@ def held_out(share: float, y: NDArray[Any], *, classifier: bool, random_state: A
     return np.sort(rest), np.sort(held)
 
 
+@dataclass(frozen=True)
+class ValidationRows:
+    """Held-out rows, with weights that sum to 1."""
+
+    X: Any
+    y: Vector
+    weights: Vector
+
+
 # --- hypergradients -------------------------------------------------------------------------------
 
 SINGULAR_PIVOT = 1e-11
@@ -81,15 +90,6 @@ class Hypergradient:
     a: Vector
     b: Vector
     pivot: float
-
-
-@dataclass(frozen=True)
-class ValidationRows:
-    """Held-out rows, with weights that sum to 1."""
-
-    X: Any
-    y: Vector
-    weights: Vector
 
 
 def hessian(level: LowerLevel, at: Fitted, features: Any) -> tuple[Matrix, Vector]:
