@@ -27,9 +27,8 @@ from threadpoolctl import threadpool_limits
 import legato as lg
 from legato.sklearn import ElasticNetBilevel, LassoBilevel, LogisticBilevel
 from legato.sklearn.design import Design
-from legato.sklearn.groups import Groups
-from legato.sklearn.losses import Squares
-from legato.sklearn.lower_level import LowerLevel, Weights
+from legato.sklearn.lower_level import LowerLevel, Squares
+from legato.sklearn.penalties import Groups, Weights
 
 GROUPS = np.repeat(np.arange(50), 100)
 
@@ -130,7 +129,7 @@ def regression_rows(
     add("ElasticNetBilevel, penalty and share", ours(ElasticNetBilevel(l1_ratio=None), X, y))
     add("LassoBilevel, one a group", ours(LassoBilevel(groups=groups, max_iter=50), X, y))
     add("LassoBilevel, one a feature", ours(LassoBilevel(per_feature=True, max_iter=50), X, y))
-    early = LassoBilevel(per_feature=True, early_stopping=0.2, max_iter=50)
+    early = LassoBilevel(per_feature=True, early_stopping=0.2, max_iter=50, random_state=0)
     add("LassoBilevel, one a feature, early stopping", ours(early, X, y))
     return rows
 
@@ -151,7 +150,8 @@ def classification_rows() -> list[dict[str, Any]]:
     seconds = timed(grid, X, y)
     peer = {"seconds": seconds, "cv_loss": -float(grid.best_score_), "model": grid}
     many = ours(LogisticBilevel(per_feature=True, max_iter=50), X, y)
-    early = ours(LogisticBilevel(per_feature=True, early_stopping=0.2, max_iter=50), X, y)
+    stopped = LogisticBilevel(per_feature=True, early_stopping=0.2, max_iter=50, random_state=0)
+    early = ours(stopped, X, y)
     for method, entry in (
         ("LogisticBilevel, one penalty", found),
         ("GridSearchCV(LogisticRegression, saga), 50 penalties", peer),

@@ -180,53 +180,53 @@ def layers() -> dict[str, Subject]:
         "Potts, epsilon, Implicit": _potts(epsilon=0.1, gradient=lg.Implicit()),
         "TotalVariation, Implicit": _tv_layer(gradient=lg.Implicit()),
         "AnalysisDenoiser": _layer(
-            nn.AnalysisDenoiser(size=3, iterations=60), image, lambda o: o.x, "image"
+            nn.AnalysisDenoiser(size=3, iterations=60), image, lambda o: o, "image"
         ),
         "AnalysisDenoiser, interval": _layer(
             nn.AnalysisDenoiser(size=3, iterations=60, interval=True), image,
-            lambda o: o.x, "image",
+            lambda o: o, "image",
         ),
         "AnalysisDenoiser, conditioned": _layer(
             nn.AnalysisDenoiser(size=3, iterations=60, conditioned=True), image,
-            lambda o: o.x, "image",
+            lambda o: o, "image",
         ),
         "AnalysisDenoiser, Implicit": _layer(
             nn.AnalysisDenoiser(size=3, iterations=60, gradient=lg.Implicit()), image,
-            lambda o: o.x, "image",
+            lambda o: o, "image",
         ),
         "SparseCoding": _layer(
-            nn.SparseCoding(5, 4, iterations=60), signals, lambda o: o.x, "signals"
+            nn.SparseCoding(5, 4, iterations=60), signals, lambda o: o, "signals"
         ),
         "SparseCoding, nonnegative": _layer(
             nn.SparseCoding(5, 4, iterations=60, nonnegative=True), signals,
-            lambda o: o.x, "signals",
+            lambda o: o, "signals",
         ),
-        "MatrixGame": _layer(nn.MatrixGame(), payoffs, lambda o: o.row, "payoffs"),
+        "MatrixGame": _layer(nn.MatrixGame(), payoffs, lambda o: o[0], "payoffs"),
         "MatrixGame, sharp": _layer(
-            nn.MatrixGame(0.0, average=True), payoffs, lambda o: o.row, "payoffs", **game
+            nn.MatrixGame(0.0, average=True), payoffs, lambda o: o[0], "payoffs", **game
         ),
         "NonNegativeLeastSquares": _layer(
-            nn.NonNegativeLeastSquares(), least, lambda o: o.x, "operator", "data",
+            nn.NonNegativeLeastSquares(), least, lambda o: o, "operator", "data",
             homogeneous=("data",),
         ),
         "NonNegativeLeastSquares, entropy": _layer(
-            nn.NonNegativeLeastSquares(geometry=lg.Entropy()), least, lambda o: o.x,
+            nn.NonNegativeLeastSquares(geometry=lg.Entropy()), least, lambda o: o,
             "operator", "data", homogeneous=("operator", "data"), degree=0,
         ),
         "NonNegativeLeastSquares, entropy, Implicit": _layer(
             nn.NonNegativeLeastSquares(600, geometry=lg.Entropy(), gradient=lg.Implicit()), least,
-            lambda o: o.x, "operator", "data", homogeneous=("data",),
+            lambda o: o, "operator", "data", homogeneous=("data",),
         ),
         "NonNegativeLeastSquares, Burg": _layer(
-            nn.NonNegativeLeastSquares(geometry=lg.Burg()), least, lambda o: o.x,
+            nn.NonNegativeLeastSquares(geometry=lg.Burg()), least, lambda o: o,
             "operator", "data", homogeneous=("data",),
         ),
         "SimplexLeastSquares": _layer(
-            nn.SimplexLeastSquares(), least, lambda o: o.x, "operator", "data",
+            nn.SimplexLeastSquares(), least, lambda o: o, "operator", "data",
             homogeneous=("operator", "data"), degree=0,
         ),
         "SimplexLeastSquares, entropy": _layer(
-            nn.SimplexLeastSquares(geometry=lg.Entropy()), least, lambda o: o.x,
+            nn.SimplexLeastSquares(geometry=lg.Entropy()), least, lambda o: o,
             "operator", "data", homogeneous=("operator", "data"), degree=0,
         ),
         "ContrastWeights": _layer(

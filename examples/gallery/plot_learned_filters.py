@@ -34,7 +34,7 @@ denoiser = AnalysisDenoiser(size=3, iterations=20, weight=0.03)
 optimizer = torch.optim.Adam(denoiser.parameters(), lr=0.05)
 for step in range(30):
     batch = slice(8 * (step % 4), 8 * (step % 4) + 8)
-    loss = (denoiser(noisy[batch]).x - clean[batch]).square().mean()
+    loss = (denoiser(noisy[batch]) - clean[batch]).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -44,7 +44,7 @@ for step in range(30):
 tv = TotalVariation(iterations=60, kernel="reference")
 best_tv = max((tv(noisy[test], w).x for w in (0.04, 0.05, 0.06, 0.07, 0.08)),
               key=lambda u: psnr(u, clean[test]))  # fmt: skip
-learned = denoiser(noisy[test]).x.detach()
+learned = denoiser(noisy[test]).detach()
 images = {"truth": clean[test], "noisy": noisy[test], "best TV": best_tv, "learned": learned}
 figure = plt.figure(figsize=(13, 3.2), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=(1, 2.2))

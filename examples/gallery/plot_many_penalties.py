@@ -28,7 +28,9 @@ models = {
     "LassoCV": LassoCV(cv=5),
     "one penalty": LassoBilevel(),
     "one a source": LassoBilevel(groups=sources, max_iter=50),
-    "one a feature": LassoBilevel(per_feature=True, early_stopping=0.2, max_iter=50),
+    "one a feature": LassoBilevel(
+        per_feature=True, early_stopping=0.2, max_iter=50, random_state=0
+    ),
 }
 validation, test = {}, {}
 for name, model in models.items():

@@ -33,9 +33,8 @@ def payoffs(stakes):
 # %%
 # Five hundred rounds are watched in each room.
 game = MatrixGame(epsilon=0.3, iterations=100, gradient=lg.Implicit())
-equilibrium = game(payoffs(stakes))
-rounds = [torch.distributions.Multinomial(500, p).sample() / 500
-          for p in (equilibrium.row, equilibrium.column)]  # fmt: skip
+equilibrium = game(payoffs(stakes))  # the strategies of both players
+rounds = [torch.distributions.Multinomial(500, p).sample() / 500 for p in equilibrium]
 
 # %%
 # The likelihood of what was seen, as a function of the stakes, and eighty steps along its slope.
@@ -45,9 +44,7 @@ path = []
 for _ in range(80):
     path.append(theta.detach().exp())
     played = game(payoffs(theta.exp()))
-    loss = -sum(
-        (n * p.log()).sum() for n, p in zip(rounds, (played.row, played.column), strict=True)
-    )
+    loss = -sum((n * p.log()).sum() for n, p in zip(rounds, played, strict=True))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -57,7 +54,7 @@ figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 for hand, (name, colour) in enumerate((("rock", "C0"), ("paper", "C1"), ("scissors", "C2"))):
     axes[0].plot([float(p[hand]) for p in path], color=colour, label=name)
     axes[0].axhline(float(stakes[hand]), color=colour, linestyle=":")
-    axes[1].scatter(played.row[:, hand].detach(), rounds[0][:, hand], color=colour, s=12)
+    axes[1].scatter(played[0][:, hand].detach(), rounds[0][:, hand], color=colour, s=12)
 axes[0].set(xlabel="step", ylabel="stake", title="learned stakes (dotted: the truth)")
 axes[0].legend()
 axes[1].axline((0.3, 0.3), slope=1, color="0.7", zorder=-1)

@@ -38,7 +38,7 @@ guess = -(rows**2 + columns**2) / 2
 theta = guess.clone().requires_grad_()
 optimizer = torch.optim.Adam([theta], lr=0.15)
 for _ in range(60):
-    loss = (solver(lg.Convolution(kernel(theta)), seen).x - stars).square().sum()
+    loss = (solver(lg.Convolution(kernel(theta)), seen) - stars).square().sum()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -47,7 +47,7 @@ for _ in range(60):
 # Another part of the sky, never seen in training.
 stars, seen = sky()
 learned = kernel(theta).detach()
-found = {name: solver(lg.Convolution(k), seen).x
+found = {name: solver(lg.Convolution(k), seen)
          for name, k in (("guessed blur", kernel(guess)), ("learned blur", learned))}  # fmt: skip
 error = {name: float((x - stars).norm() / stars.norm()) for name, x in found.items()}
 figure, axes = plt.subplots(1, 6, figsize=(15, 2.8), layout="constrained")

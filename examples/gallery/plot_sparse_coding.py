@@ -33,12 +33,12 @@ def fit(coder, learn):
     optimizer = torch.optim.Adam(parameters, lr=0.02)
     for step in range(150):
         batch = train[(100 * step) % 1000 :][:100]
-        loss = nn.functional.cross_entropy(classifier(10 * coder(X[batch]).x), labels[batch])
+        loss = nn.functional.cross_entropy(classifier(10 * coder(X[batch])), labels[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        return float((classifier(10 * coder(X[test]).x).argmax(1) == labels[test]).float().mean())
+        return float((classifier(10 * coder(X[test])).argmax(1) == labels[test]).float().mean())
 
 
 # %%
@@ -54,7 +54,7 @@ gradients = []
 for strategy in (lg.Unroll(), lg.Implicit()):
     exact = SparseCoding(24, 64, iterations=3000, tol=1e-10, gradient=strategy).double()
     exact.set_dictionary(coder.dictionary)
-    exact(X[:20].double()).x.square().sum().backward()
+    exact(X[:20].double()).square().sum().backward()
     gradients.append(exact.directions.grad)
 apart = float((gradients[0] - gradients[1]).norm() / gradients[0].norm())
 print({k: f"{v:.1%}" for k, v in accuracy.items()}, f"unrolled and implicit: {apart:.0e} apart")

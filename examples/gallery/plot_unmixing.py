@@ -37,12 +37,12 @@ for name, (iterations, geometry) in geometries.items():
     optimizer = torch.optim.Adam([D], lr=0.03)
     errors[name] = []
     for _ in range(60):
-        loss = (unmix(D, y[labelled]).x - x[labelled]).square().mean()
+        loss = (unmix(D, y[labelled]) - x[labelled]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         with torch.no_grad():
-            errors[name].append(float((unmix(D, y).x - x).square().mean().sqrt()))
+            errors[name].append(float((unmix(D, y) - x).square().mean().sqrt()))
     spectra[name] = D.detach()
 
 # %%
@@ -56,7 +56,7 @@ axes[0].legend()
 for colour, D, style in ((0.0, true, "-"), (0.7, library, ":"), (0.4, spectra["entropic"], "--")):
     axes[1].plot(bands, D, style, color=str(colour))
 axes[1].set(xlabel="wavelength", title="spectra: true –, library ··, learned --")
-maps = {"library": SimplexLeastSquares(40)(library, y).x, "learned": unmix(D, y).x.detach()}
+maps = {"library": SimplexLeastSquares(40)(library, y), "learned": unmix(D, y).detach()}
 for axis, (name, found) in zip(axes[2:], maps.items(), strict=True):
     axis.imshow(found[:, :3].reshape(24, 24, 3).clamp(0, 1).numpy())
     axis.set_title(f"abundances, {name}: {float((found - x).square().mean().sqrt()):.3f}")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.datasets import load_sample_image
 from torch import Tensor
+from torch.nn.utils.parametrize import register_parametrization
 
 import legato as lg
 from legato import errors
@@ -41,7 +42,7 @@ def test_with_differences_it_is_total_variation(size: int) -> None:
     denoiser = AnalysisDenoiser(2, size, iterations=2000).double()
     denoiser.set_filters(differences(size), 0.3)
     right = TotalVariation(3000, isotropic=False)(y, 0.3)
-    output = denoiser(y)
+    output = denoiser.solve(y)
     assert float((output.x - right.x).detach().abs().max()) <= 1e-5
     assert float(output.gap) <= 1e-6
 
@@ -62,14 +63,16 @@ def test_filters_start_as_the_dct_and_have_mean_zero() -> None:
 @pytest.mark.parametrize("interval", [False, True])
 def test_it_converges(interval: bool) -> None:
     y = randn(1, 1, 12, 12)
-    gaps = [float(small(iterations=n, interval=interval)(y).gap.detach()) for n in (10, 100, 1000)]
+    gaps = [
+        float(small(iterations=n, interval=interval).solve(y).gap.detach()) for n in (10, 100, 1000)
+    ]
     assert gaps[0] > gaps[1] > gaps[2]
     assert gaps[2] <= (1e-3 if interval else 1e-6)
 
 
 def test_a_constant_image_stays() -> None:
     y = torch.full((1, 1, 9, 9), 0.4)
-    torch.testing.assert_close(AnalysisDenoiser(size=5, iterations=20)(y).x, y)
+    torch.testing.assert_close(AnalysisDenoiser(size=5, iterations=20)(y), y)
 
 
 @pytest.mark.parametrize("interval", [False, True])
@@ -85,7 +88,7 @@ def test_gradients_against_differences(interval: bool, of: str) -> None:
     image = y.clone().requires_grad_()
 
     def loss() -> Tensor:
-        return (denoiser(image, 0.9).x - target).square().sum()
+        return (denoiser(image, 0.9) - target).square().sum()
 
     x = image if of == "image" else getattr(denoiser, of)
     (gradient,) = torch.autograd.grad(loss(), x)
@@ -106,7 +109,7 @@ def test_other_gradients(gradient: lg.GradientStrategy) -> None:
 
     def gradients(strategy: lg.GradientStrategy) -> list[Tensor]:
         denoiser = small(iterations=1500, gradient=strategy)
-        loss = (denoiser(y).x - target).square().sum()
+        loss = (denoiser(y) - target).square().sum()
         return list(torch.autograd.grad(loss, [denoiser.coefficients, denoiser.log_weights]))
 
     with warnings.catch_warnings():
@@ -125,12 +128,103 @@ def test_training_lowers_the_loss() -> None:
     optimizer = torch.optim.Adam(denoiser.parameters(), lr=0.05)
     losses = []
     for _ in range(20):
-        loss = (denoiser(y).x - clean).square().mean()
+        loss = (denoiser(y) - clean).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]
+
+
+# --- the norm of filters that change --------------------------------------------------------------
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+def steps(denoiser: AnalysisDenoiser, y: Tensor) -> list[Tensor]:
+    with torch.no_grad():
+        return list(denoiser.solve(y).solution.steps.values())
+
+
+def fresh_steps(denoiser: AnalysisDenoiser, y: Tensor) -> list[Tensor]:
+    """Those of a denoiser that has never seen other filters."""
+    other = small()
+    other.set_filters(denoiser.filters.detach(), denoiser.weights.detach())
+    return steps(other, y)
+
+
+def test_the_norm_follows_a_parametrisation() -> None:
+    """Each call makes new coefficients, often where the last ones were."""
+    denoiser, y, scaled = small(iterations=2), randn(1, 1, 9, 9), Scaled()
+    register_parametrization(denoiser, "coefficients", scaled)
+    for factor in (1.0, 4.0, 0.5, 3.0, 1.0):
+        scaled.factor = factor
+        torch.testing.assert_close(steps(denoiser, y), fresh_steps(denoiser, y))
+
+
+def test_the_norm_follows_data_that_changed_unnoticed() -> None:
+    """Averages of weights are swapped in through .data, which no version counter sees."""
+    denoiser, y = small(iterations=2), randn(1, 1, 9, 9)
+    steps(denoiser, y)
+    denoiser.coefficients.data.mul_(4)
+    torch.testing.assert_close(steps(denoiser, y), fresh_steps(denoiser, y))
+    denoiser.coefficients.data = denoiser.coefficients.data / 8
+    torch.testing.assert_close(steps(denoiser, y), fresh_steps(denoiser, y))
+    assert steps(denoiser, randn(1, 1, 30, 9)) != steps(denoiser, y)
+    assert steps(denoiser.float(), y.float())[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_training_after_a_look_in_inference_mode(size: int) -> None:
+    y = randn(1, 1, 9, 9)
+    denoiser = small(size=size, iterations=3)
+    with torch.inference_mode():
+        seen = denoiser(y)
+    found = denoiser(y)
+    torch.testing.assert_close(found.detach(), seen.clone())
+    found.square().sum().backward()
+    assert denoiser.coefficients.grad is not None
+    with torch.inference_mode():
+        made_there = small(size=size, iterations=3)
+        torch.testing.assert_close(made_there(y), seen)
+
+
+def test_functional_gradients() -> None:
+    y, denoiser = randn(1, 1, 9, 9), small(iterations=5)
+    parameters = {name: p.detach() for name, p in denoiser.named_parameters()}
+
+    def loss(values: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(denoiser, values, (y,)).square().sum()
+
+    found = torch.func.grad(loss)(parameters)
+    denoiser(y).square().sum().backward()
+    for name, parameter in denoiser.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_a_start() -> None:
+    y = randn(1, 1, 9, 9)
+    denoiser = small()
+    first = denoiser.solve(y)
+    on = denoiser.solve(y, x0=first.solution.state)
+    torch.testing.assert_close(on.x, small(iterations=60)(y))
+    assert float(denoiser.solve(y, x0=on.x.detach()).gap) < float(denoiser.solve(y, x0=0 * y).gap)
+
+
+def test_images_outside_of_the_range() -> None:
+    y = randn(1, 1, 9, 9, dtype=torch.float32)
+    denoiser = small(weight=1e-5).float()
+    torch.testing.assert_close(denoiser(1e-4 * y), 1e-4 * small().float()(y))
+    for size in (1e-12, 1e12):
+        with pytest.raises(errors.InputError, match=r"image is too .*Scale the data.*float64"):
+            denoiser(size * y)
 
 
 # --- noise levels ---------------------------------------------------------------------------------
@@ -139,18 +233,18 @@ def test_training_lowers_the_loss() -> None:
 def test_conditioning_on_the_noise() -> None:
     y = randn(2, 1, 10, 10)
     denoiser = small(conditioned=True)
-    both = denoiser(y, torch.tensor([0.5, 2.0])).x
+    both = denoiser(y, torch.tensor([0.5, 2.0]))
     for i, sigma in enumerate((0.5, 2.0)):
-        torch.testing.assert_close(both[i : i + 1], denoiser(y[i : i + 1], sigma).x)
+        torch.testing.assert_close(both[i : i + 1], denoiser(y[i : i + 1], sigma))
     plain = small()
-    torch.testing.assert_close(denoiser(y, 1.0).x, plain(y).x)
-    torch.testing.assert_close(denoiser(y, 0.0).x, y, atol=1e-4, rtol=0)
-    torch.testing.assert_close(denoiser(y).x, denoiser(y, noise_level(y)).x)
+    torch.testing.assert_close(denoiser(y, 1.0), plain(y))
+    torch.testing.assert_close(denoiser(y, 0.0), y, atol=1e-4, rtol=0)
+    torch.testing.assert_close(denoiser(y), denoiser(y, noise_level(y)))
 
 
 def test_no_noise_has_a_gradient() -> None:
     denoiser = small(conditioned=True, interval=True)
-    denoiser(randn(1, 1, 8, 8), 0.0).x.square().sum().backward()
+    denoiser(randn(1, 1, 8, 8), 0.0).square().sum().backward()
     assert all(bool(torch.isfinite(p.grad).all()) for p in denoiser.parameters())  # type: ignore[arg-type]
 
 
@@ -203,7 +297,7 @@ def test_a_file_of_a_few_kilobytes(tmp_path: Path) -> None:
     assert path.stat().st_size < 8192
     again = AnalysisDenoiser.load(path, gradient=lg.Unroll(last=3))
     y = randn(1, 1, 9, 9, dtype=torch.float32)
-    assert torch.equal(again(y, 0.1).x, denoiser(y, 0.1).x)
+    assert torch.equal(again(y, 0.1), denoiser(y, 0.1))
     assert again.gradient == lg.Unroll(last=3)
 
 
@@ -212,9 +306,9 @@ def test_state_dict_round_trip() -> None:
     with torch.no_grad():
         one.coefficients.add_(0.1)
     y = randn(1, 1, 8, 8)
-    assert not torch.equal(one(y).x, other(y).x)
+    assert not torch.equal(one(y), other(y))
     other.load_state_dict(one.state_dict())
-    assert torch.equal(one(y).x, other(y).x)
+    assert torch.equal(one(y), other(y))
     assert set(one.state_dict()) == {"coefficients", "log_weights"}
 
 

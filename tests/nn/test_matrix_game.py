@@ -39,19 +39,19 @@ def linear_program(A: np.ndarray) -> tuple[np.ndarray, float]:
 def test_the_value_is_that_of_the_linear_program() -> None:
     for seed in range(3):
         A = randn(5, 4, seed=seed)
-        output = MatrixGame(0.0, average=True, iterations=4000)(A)
+        output = MatrixGame(0.0, average=True, iterations=4000).solve(A)
         strategy, value = linear_program(A.numpy())
         assert float(output.value) == pytest.approx(value, abs=5e-3)
         assert 0 <= float(output.gap) <= 5e-3
-        np.testing.assert_allclose(output.row, strategy, atol=5e-2)
+        np.testing.assert_allclose(output.x, strategy, atol=5e-2)
         _, other = linear_program(-A.numpy().T)
         assert other == pytest.approx(-value, abs=1e-9)
 
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.1, 1.0])
 def test_with_entropy_it_solves_the_logit_equations(epsilon: float) -> None:
-    output = MatrixGame(epsilon, iterations=20000, tol=1e-14)(A)
-    x, y = output.row, output.column
+    output = MatrixGame(epsilon, iterations=20000, tol=1e-14).solve(A)
+    x, y = output.x, output.y
     torch.testing.assert_close(x, torch.softmax(-A @ y / epsilon, 0), rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(y, torch.softmax(A.mT @ x / epsilon, 0), rtol=1e-8, atol=1e-9)
     assert float(output.gap) == pytest.approx(0, abs=1e-8)
@@ -59,9 +59,9 @@ def test_with_entropy_it_solves_the_logit_equations(epsilon: float) -> None:
 
 def test_rock_paper_scissors_is_uniform_and_worth_nothing() -> None:
     game = torch.tensor([[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]])
-    output = MatrixGame(0.05)(game)
-    torch.testing.assert_close(output.row, torch.full((3,), 1 / 3))
-    torch.testing.assert_close(output.column, torch.full((3,), 1 / 3))
+    output = MatrixGame(0.05).solve(game)
+    torch.testing.assert_close(output.x, torch.full((3,), 1 / 3))
+    torch.testing.assert_close(output.y, torch.full((3,), 1 / 3))
     assert float(output.value) == pytest.approx(0, abs=1e-6)
 
 
@@ -72,8 +72,8 @@ def test_gradients_against_differences(gradient: lg.GradientStrategy) -> None:
     payoffs = torch.stack([A, randn(4, 3, seed=2)]).requires_grad_()
 
     def loss() -> Tensor:
-        output = game(payoffs)
-        return (output.row * targets[0]).sum() + (output.column * targets[1]).sum()
+        row, column = game(payoffs)
+        return (row * targets[0]).sum() + (column * targets[1]).sum()
 
     (slope,) = torch.autograd.grad(loss(), payoffs)
     direction, h = randn(2, 4, 3, seed=7), 1e-6
@@ -89,22 +89,40 @@ def test_the_value_s_derivative_is_the_product_of_strategies() -> None:
     """Of the regularised value, by the envelope theorem: d/dA = x yᵀ."""
     payoffs = A.clone().requires_grad_()
     epsilon = 0.3
-    output = MatrixGame(epsilon, iterations=1000)(payoffs)
-    entropies = [torch.xlogy(s, s).sum() for s in (output.row, output.column)]
+    output = MatrixGame(epsilon, iterations=1000).solve(payoffs)
+    entropies = [torch.xlogy(s, s).sum() for s in (output.x, output.y)]
     whole = output.value + epsilon * (entropies[0] - entropies[1])
     (slope,) = torch.autograd.grad(whole, payoffs)
-    torch.testing.assert_close(slope, torch.outer(output.row, output.column).detach())
+    torch.testing.assert_close(slope, torch.outer(output.x, output.y).detach())
 
 
 def test_a_batch_is_played_game_by_game() -> None:
     games = torch.stack([A, 5 * randn(4, 3, seed=2), torch.zeros(4, 3).double()])
     layer = MatrixGame(0.2, iterations=1000)
-    output = layer(games)
+    output = layer.solve(games)
     for i in range(3):
-        one = layer(games[i])
-        torch.testing.assert_close(output.row[i], one.row)
+        one = layer.solve(games[i])
+        torch.testing.assert_close(output.x[i], one.x)
         torch.testing.assert_close(output.value[i], one.value)
-    torch.testing.assert_close(output.row[2], torch.full((4,), 0.25).double())
+    torch.testing.assert_close(output.x[2], torch.full((4,), 0.25).double())
+
+
+def test_a_start() -> None:
+    layer = MatrixGame(0.2, iterations=5000, tol=1e-10)
+    cold = layer.solve(A)
+    warm = layer.solve(A, cold.solution.state)
+    assert warm.solution.iterations < cold.solution.iterations / 2
+    torch.testing.assert_close(layer.solve(A, cold.x).x, cold.x)
+
+
+def test_sizes_of_payoffs() -> None:
+    payoffs = A.float()
+    right, _ = MatrixGame(0.2)(payoffs)
+    for size in (1e-7, 1e7):
+        torch.testing.assert_close(MatrixGame(0.2 * size)(size * payoffs)[0], right)
+    for size in (1e-12, 1e12):
+        with pytest.raises(errors.InputError, match=r"payoffs is too .*Scale the data.*float64"):
+            MatrixGame()(size * payoffs)
 
 
 def test_a_missed_tolerance_is_said() -> None:

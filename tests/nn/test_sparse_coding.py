@@ -33,7 +33,7 @@ def layer(**options: Any) -> SparseCoding:
 
 def test_codes_are_those_of_scikit_learn() -> None:
     coder, y = layer(), randn(5, 6)
-    output = coder(y)
+    output = coder.solve(y)
     D = coder.dictionary.detach().numpy()
     theirs = sparse_encode(y, D.T, algorithm="lasso_lars", alpha=0.3)
     np.testing.assert_allclose(output.x.detach(), theirs, atol=1e-8)
@@ -43,19 +43,19 @@ def test_codes_are_those_of_scikit_learn() -> None:
 
 def test_nonnegative_codes_are_those_of_a_positive_lasso() -> None:
     coder, y = layer(nonnegative=True), randn(4, 6)
-    output = coder(y)
+    output = coder.solve(y)
     D = coder.dictionary.detach().numpy()
     lasso = Lasso(alpha=0.3 / 6, positive=True, fit_intercept=False, tol=1e-14, max_iter=100_000)
     for signal, code in zip(y, output.x.detach(), strict=True):
         np.testing.assert_allclose(code, lasso.fit(D, signal.numpy()).coef_, atol=1e-8)
     assert float(output.x.detach().min()) == 0.0
-    assert float(layer()(y).x.detach().min()) < 0
+    assert float(layer()(y).detach().min()) < 0
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
 def test_the_gap_bounds_what_is_missing(nonnegative: bool) -> None:
     y = randn(5, 6)
-    best = layer(nonnegative=nonnegative)(y)
+    best = layer(nonnegative=nonnegative).solve(y)
 
     def energies(output: Any) -> Tensor:
         rest = (output.reconstruction - y).square().sum(-1)
@@ -63,24 +63,44 @@ def test_the_gap_bounds_what_is_missing(nonnegative: bool) -> None:
 
     assert float(best.gap.abs().max()) <= 1e-9
     for n in (1, 5, 20):
-        early = layer(nonnegative=nonnegative, iterations=n, tol=None)(y)
+        early = layer(nonnegative=nonnegative, iterations=n, tol=None).solve(y)
         assert bool((early.gap >= energies(early) - energies(best) - 1e-9).all())
 
 
 def test_a_large_weight_gives_zero_and_a_small_one_explains() -> None:
     y = randn(3, 6)
-    output = layer(weight=100.0)(y)
+    output = layer(weight=100.0).solve(y)
     assert not bool(output.x.any())
     assert float(output.gap.abs().max()) <= 1e-12
-    fine = layer(weight=1e-3, iterations=2000, tol=None)(y)
+    fine = layer(weight=1e-3, iterations=2000, tol=None).solve(y)
     assert float((fine.reconstruction - y).detach().abs().max()) <= 1e-2
 
 
 def test_leading_axes_are_batches() -> None:
     coder, y = layer(), randn(2, 3, 6)
-    whole = coder(y).x
+    whole = coder(y)
     assert whole.shape == (2, 3, 9)
-    torch.testing.assert_close(whole[1, 2], coder(y[1, 2]).x, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(whole[1, 2], coder(y[1, 2]), rtol=1e-9, atol=1e-9)
+
+
+def test_a_start() -> None:
+    coder, y = layer(tol=1e-9), randn(3, 6)
+    cold = coder.solve(y)
+    warm = coder.solve(y, cold.x.detach())
+    assert warm.solution.iterations < cold.solution.iterations / 2
+    torch.testing.assert_close(warm.x, cold.x, rtol=0, atol=1e-5)
+
+
+def test_sizes_of_signals() -> None:
+    """z scales with (y, λ) inside of float32's range; outside an error says so."""
+    y = randn(3, 6, dtype=torch.float32)
+    right = layer(iterations=50, tol=None).float()(y)
+    for size in (1e-7, 1e7):
+        found = layer(weight=0.3 * size, iterations=50, tol=None).float()(size * y)
+        torch.testing.assert_close(found / size, right, rtol=1e-4, atol=1e-5)
+    for size in (1e-12, 1e12):
+        with pytest.raises(errors.InputError, match=r"signals is too .*Scale the data.*float64"):
+            layer().float()(size * y)
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -96,7 +116,7 @@ def test_gradients_against_differences(
     y, target = randn(3, 6).requires_grad_(), randn(3, 9, seed=3)
 
     def loss() -> Tensor:
-        return (coder(y).x - target).square().sum()
+        return (coder(y) - target).square().sum()
 
     x = y if of == "signals" else getattr(coder, of)
     (slope,) = torch.autograd.grad(loss(), x)
@@ -112,11 +132,11 @@ def test_gradients_against_differences(
 
 def test_lengths_of_atoms_do_not_matter() -> None:
     coder, y = layer(), randn(3, 6)
-    before = coder(y).x.detach()
+    before = coder(y).detach()
     with torch.no_grad():
         coder.directions.mul_(torch.linspace(0.1, 20, 9).double())
-    torch.testing.assert_close(coder(y).x.detach(), before, rtol=1e-8, atol=1e-9)
-    coder(y).x.square().sum().backward()
+    torch.testing.assert_close(coder(y).detach(), before, rtol=1e-8, atol=1e-9)
+    coder(y).square().sum().backward()
     assert coder.directions.grad is not None
     along = (coder.directions.grad * coder.directions.detach()).sum(0)
     assert float(along.abs().max()) <= 1e-10
@@ -124,7 +144,7 @@ def test_lengths_of_atoms_do_not_matter() -> None:
 
 def test_the_backward_solve_reports() -> None:
     coder = layer(gradient=lg.Implicit())
-    output = coder(randn(3, 6))
+    output = coder.solve(randn(3, 6))
     output.x.sum().backward()
     report = output.solution.backward
     assert report.converged is True
@@ -142,7 +162,7 @@ def test_a_missed_tolerance_is_said_once(gradient: lg.GradientStrategy) -> None:
         coder(randn(3, 6))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert layer()(randn(3, 6)).solution.converged is True
+        assert layer().solve(randn(3, 6)).solution.converged is True
 
 
 def test_a_dictionary_is_learned() -> None:
@@ -153,7 +173,7 @@ def test_a_dictionary_is_learned() -> None:
     optimizer = torch.optim.Adam([coder.directions], lr=0.05)
     losses = []
     for _ in range(60):
-        loss = (coder(y).reconstruction - y).square().sum(1).mean()
+        loss = (coder.solve(y).reconstruction - y).square().sum(1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -165,8 +185,8 @@ def test_state_dict_and_dtype() -> None:
     one, other = SparseCoding(4, 3), SparseCoding(4, 3)
     other.load_state_dict(one.state_dict())
     y = randn(2, 3, dtype=torch.float32)
-    assert torch.equal(one(y).x, other(y).x)
-    assert one(y).x.dtype == torch.float32
+    assert torch.equal(one(y), other(y))
+    assert one(y).dtype == torch.float32
     assert set(one.state_dict()) == {"directions", "log_weight"}
 
 

@@ -162,3 +162,14 @@ def test_more_features_than_samples_and_a_large_mean():
     model, centred = LassoBilevel(cv=3).fit(X, y), LassoBilevel(cv=3).fit(X - 1e5, y)
     assert model.alpha_ == pytest.approx(centred.alpha_, rel=1e-4)
     np.testing.assert_allclose(model.coef_, centred.coef_, atol=1e-4)
+
+
+def test_a_sparse_column_of_large_mean_is_not_constant():
+    """Time stamps vary little beside their size."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 3))
+    y = 3 * X[:, 0] + rng.standard_normal(80)
+    X[:, 0] += 1e6
+    dense, thin = LassoBilevel(cv=3).fit(X, y), LassoBilevel(cv=3).fit(sparse.csr_array(X), y)
+    assert thin.score(sparse.csr_array(X), y) > 0.8
+    np.testing.assert_allclose(thin.coef_, dense.coef_, rtol=1e-4, atol=1e-4)

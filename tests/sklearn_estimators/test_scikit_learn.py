@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -103,6 +104,32 @@ def test_every_kind_of_cv_reaches_the_same_folds():
     share = LassoBilevel(cv=0.25, random_state=3).fit(X, y)
     assert share.alpha_ == LassoBilevel(cv=0.25, random_state=3).fit(X, y).alpha_
     assert share.alpha_ != LassoBilevel(cv=0.25, random_state=4).fit(X, y).alpha_
+
+
+def test_without_a_seed_random_splits_are_random():
+    X, y = data("diabetes")
+    for options in ({"cv": 0.25}, {"early_stopping": 0.3, "per_feature": True, "max_iter": 3}):
+        fits = [quietly(LassoBilevel(**options), X, y).path_.loss[0] for _ in range(4)]
+        assert len(set(fits)) > 1
+        one, other = (quietly(LassoBilevel(random_state=0, **options), X, y) for _ in range(2))
+        assert one.path_.loss[0] == other.path_.loss[0]
+
+
+def test_early_stopping_takes_the_best_on_its_own_rows():
+    X, y = data("diabetes")
+    model = LassoBilevel(per_feature=True, early_stopping=0.3, max_iter=6, random_state=0)
+    path = model.fit(X, y).path_
+    tuned = np.flatnonzero(np.isfinite(path.early_stopping_loss))
+    assert len(tuned) > 1
+    assert path.chosen == tuned[np.argmin(path.early_stopping_loss[tuned])]
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_every_parameter_is_documented_with_type_and_default(make):
+    for name, value in make().get_params().items():
+        default = "1e-3" if value == 1e-3 else "1e-7" if value == 1e-7 else value
+        assert re.search(rf"    {name} : .*default={default}\n", make.__doc__), name
+    assert "[" not in make.__doc__.split("Parameters")[1]
 
 
 def test_a_warm_start_ends_where_a_cold_one_does_and_is_shorter():

@@ -15,13 +15,10 @@ from sklearn.preprocessing import StandardScaler
 
 import legato as lg
 from legato.sklearn import ElasticNetBilevel, GroupLassoBilevel, LassoBilevel, LogisticBilevel
-from legato.sklearn.adjoint import Held, hypergradient
-from legato.sklearn.criterion import Criterion, Fold
+from legato.sklearn.criterion import Criterion, Fold, ValidationRows, hypergradient
 from legato.sklearn.design import Design
-from legato.sklearn.groups import Groups
-from legato.sklearn.losses import LogLoss, Squares
-from legato.sklearn.lower_level import LowerLevel, Weights
-from legato.sklearn.penalties import Penalties
+from legato.sklearn.lower_level import LogLoss, LowerLevel, Squares
+from legato.sklearn.penalties import Groups, Penalties, Weights
 
 GROUPED = Groups(np.arange(30) % 6, 6)
 SINGLE = Groups.singletons(30)
@@ -92,14 +89,14 @@ def test_group_lasso_is_optimal(loss, share):
     level = level_of(X, y, loss, GROUPED)
     a = share * float(level.null_gradient().max()) * np.linspace(0.5, 1.5, 6)
     coef, b = solved(level, a)
-    gradient = X.T @ loss.slope(X @ coef + b, y) / len(y)
+    gradient = X.T @ loss.derivative(X @ coef + b, y) / len(y)
     for g in range(6):
         at, slope = coef[GROUPED.of == g], gradient[GROUPED.of == g]
         if at.any():
             np.testing.assert_allclose(slope, -a[g] * at / np.linalg.norm(at), atol=1e-9)
         else:
             assert np.linalg.norm(slope) <= a[g] * (1 + 1e-9)
-    assert abs(loss.slope(X @ coef + b, y).mean()) < 1e-9
+    assert abs(loss.derivative(X @ coef + b, y).mean()) < 1e-9
 
 
 def test_many_penalties_are_a_lasso_on_rescaled_features():
@@ -133,7 +130,7 @@ def test_hypergradients_equal_central_differences(case, intercept):
         held = np.arange(len(y)) % 3 == k
         level = level_of(X[~held], y[~held], loss, groups, intercept)
         share = np.full(held.sum(), 1 / held.sum())
-        folds.append(Fold(level, Held(X[held], y[held], share)))
+        folds.append(Fold(level, ValidationRows(X[held], y[held], share)))
     penalties = Penalties(groups, index, int(index.max()) + 1, np.ones(groups.count), ratio)
     criterion = Criterion(folds, penalties)
     top = max(fold.level.null_gradient().max() for fold in folds)
@@ -159,7 +156,7 @@ def test_the_hypergradient_equals_legatos_engine():
     share = np.full(held.sum(), 1 / held.sum())
     weights = Weights(alpha, np.zeros(10))
     found = level.solve(weights)
-    value, slope = hypergradient(level, found, weights, Held(X[held], y[held], share))
+    value, slope = hypergradient(level, found, weights, ValidationRows(X[held], y[held], share))
     n = int((~held).sum())
     A, b = torch.from_numpy(X[~held] / np.sqrt(n)), torch.from_numpy(y[~held] / np.sqrt(n))
     variable = torch.tensor(alpha, requires_grad=True)

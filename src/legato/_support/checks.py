@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,11 @@ from torch.autograd import forward_ad
 
 from legato._support.holding import Held, held_tensors
 from legato.errors import InputError
+
+RANGES = {torch.float32: (1e-9, 1e9), torch.float64: (1e-75, 1e75)}
+"""Where the largest entry of a layer's data must lie: products of four such numbers are numbers."""
+_SERIAL = 32768
+"""Entries up to which torch works on one thread."""
 
 
 def is_concrete() -> bool:
@@ -68,6 +74,100 @@ def require_nonnegative(value: Tensor | float, name: str) -> None:
             )
     elif not value >= 0:
         raise InputError(f"{name} must be non-negative, not {value!r}.")
+
+
+def cheap_to_read(tensor: Tensor) -> bool:
+    """Not on a GPU, which would wait in every training step: there NaN shows in the loss."""
+    return not tensor.is_cuda and not tensor.is_meta and is_concrete()
+
+
+def largest_entry(tensor: Tensor) -> float:
+    """max |t_i|, NaN if there is one, 0 without entries.
+
+    In parts that one thread handles: after work on many numbers torch's threads spin for
+    milliseconds, on cores that a kernel needs next.
+    """
+    if tensor.numel() == 0:
+        return 0.0
+    ends = [torch.stack(part.aminmax()) for part in tensor.detach().flatten().split(_SERIAL)]
+    return float(torch.stack(ends).abs().amax())
+
+
+def require_finite(tensor: Tensor, name: str) -> None:
+    """Refuse NaN and infinity, where that does not make a GPU wait."""
+    if cheap_to_read(tensor) and not math.isfinite(largest_entry(tensor)):
+        count = int((~torch.isfinite(tensor.detach())).sum())
+        raise InputError(
+            f"{name} holds {count} NaN or infinite values of {tensor.numel()}. Look for an "
+            "overflow in what computed it, or clean it with torch.nan_to_num."
+        )
+
+
+def require_range(tensor: Tensor, name: str) -> None:
+    """Refuse NaN, infinity, and data whose largest entry lies outside of RANGES; zero is fine."""
+    require_finite(tensor, name)
+    if not cheap_to_read(tensor) or tensor.dtype not in RANGES:
+        return
+    largest, (low, high) = largest_entry(tensor), RANGES[tensor.dtype]
+    if largest > 0 and not low <= largest <= high:
+        raise InputError(
+            f"{name} is too {'small' if largest < low else 'large'} for {tensor.dtype}: its "
+            f"largest entry is {largest:.1e}, outside of {low:.0e} … {high:.0e}, where squares and "
+            "steps can be computed. Scale the data to the size of 1 or use float64."
+        )
+
+
+def require_whole(value: Any, name: str, least: int = 1) -> None:
+    """Refuse what is not a whole number, or is too small."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number, at least {least}, not {value!r}.")
+
+
+def require_positive(value: float, name: str) -> None:
+    """Refuse numbers that are not positive and finite."""
+    if not 0 < value < math.inf:
+        raise InputError(f"{name} must be positive and finite, not {value!r}.")
+
+
+def require_iterations(iterations: int, layer: str) -> None:
+    """Refuse what is not a positive whole number."""
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise InputError(f"{layer} needs a positive number of iterations, not {iterations!r}.")
+
+
+def require_image(image: Tensor, *, volumes: bool = True) -> None:
+    """Refuse what is not a finite, non-empty batch of images (or volumes) in full precision."""
+    shapes = "(B, C, H, W) or (B, C, D, H, W)" if volumes else "(B, C, H, W)"
+    if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if volumes else (4,)):
+        raise InputError(f"image must have shape {shapes}, not {describe(image)}.")
+    if image.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"image is {image.dtype}; the solver computes in float32 or float64. Call .float() on "
+            "it (and divide integers by their range, e.g. 255)."
+        )
+    if image.is_meta:
+        raise InputError("image is on the meta device: it has a shape, but nothing to denoise.")
+    if image.numel() == 0:
+        raise InputError(f"image of shape {tuple(image.shape)} is empty: nothing to denoise.")
+    require_finite(image, "image")
+
+
+def describe(value: Any) -> str:
+    """A tensor's shape, or what else was given, for a message."""
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def require_like(tensor: Tensor, data: Tensor, name: str, of: str = "image") -> None:
+    """Refuse another device or dtype than the data's."""
+    if tensor.device != data.device:
+        raise InputError(
+            f"{name} and {of} must be on one device, but are on {tensor.device} and {data.device}."
+        )
+    if tensor.dtype != data.dtype:
+        raise InputError(
+            f"{name} and {of} must share a dtype, but are {tensor.dtype} and {data.dtype}. Convert "
+            "one of them."
+        )
 
 
 def require_below(lo: Tensor | float, hi: Tensor | float, *, strict: bool, name: str) -> None:

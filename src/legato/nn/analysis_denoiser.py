@@ -5,41 +5,42 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from legato._support.checks import (
+    inside_functional_transform,
+    require_finite,
+    require_image,
+    require_like,
+    require_nonnegative,
+    require_positive,
+    require_range,
+    require_whole,
+)
 from legato._support.files import replacing
 from legato._support.precision import full_precision
 from legato.algorithms import PrimalDual
 from legato.errors import CheckpointError, InputError
-from legato.functions import Box, Linear, SquaredNorm
-from legato.geometry import Euclidean, Geometry, Interval
-from legato.gradients import GradientStrategy, Unroll
-from legato.nn.inputs import require_finite, require_image, require_iterations, require_like
+from legato.functions import Box, SquaredDistance
+from legato.geometry import Euclidean, Interval
+from legato.gradients import GradientStrategy
+from legato.nn._solve import LayerOutput, SolverLayer
 from legato.nn.noise import noise_level
 from legato.operators import Convolution
 from legato.problems import Saddle
-from legato.running import Stop
-from legato.solving import solve
 
 _KEY = "legato_analysis_denoiser"
 
 
 @dataclass
-class AnalysisDenoiserOutput:
-    """What :class:`AnalysisDenoiser` returns; all but the gap is attached to the graph.
+class AnalysisDenoiserOutput(LayerOutput):
+    """What :meth:`AnalysisDenoiser.solve` returns: x, and y = p (B, K, H, W) with |p_k| ≤ λ_k."""
 
-    ``value`` is x, the last iterate; ``dual`` is p (B, K, H, W), |p_k| ≤ λ_k; ``problem`` is what
-    was solved, without the constant ½‖y‖². Reference: :class:`AnalysisDenoiser`.
-    """
-
-    x: Tensor
-    y: Tensor
-    problem: Saddle
     image: Tensor
 
     @cached_property
@@ -48,23 +49,54 @@ class AnalysisDenoiserOutput:
         with torch.no_grad():
             answers = self.problem.operator(self.x)
             rest = self.x - self.image + self.problem.operator.adjoint(self.y)
-            slack = self.problem.dual.conjugate(answers) - (answers * self.y).sum()
+            slack = self.problem.penalty(answers) - (answers * self.y).sum()
             return slack + 0.5 * rest.square().sum()
 
 
-class AnalysisDenoiser(nn.Module):
+class _KnownNorm(NamedTuple):
+    """The norm of the filters of some coefficients, for images of one shape."""
+
+    coefficients: Tensor
+    shape: torch.Size
+    norm: float
+
+    def fits(self, coefficients: Tensor, shape: torch.Size) -> bool:
+        """By value: parametrisations and changes of ``.data`` leave address and version alone."""
+        mine = self.coefficients
+        alike = mine.dtype == coefficients.dtype and mine.device == coefficients.device
+        return alike and self.shape == shape and torch.equal(mine, coefficients)
+
+
+class AnalysisDenoiser(SolverLayer):
     r"""Denoising with K learned filters d_k and their weights λ_k.
 
     .. math:: x = \arg\min_x\; \tfrac12‖x − y‖² + \textstyle\sum_k ‖λ_k\,(d_k * x)‖₁
 
     Filters are combinations of the DCT basis without its constant, so their mean over each channel
-    is zero whatever is learned; they start as that basis, and λ_k = exp(·) as ``weight``. With
-    ``conditioned``, λ_k = exp(·) σ^{s_k} with learned s_k, started at one: then ``forward`` takes
-    the noise's ``sigma``, a number or one per image, or estimates it (:func:`noise_level`).
-    ``interval`` takes dual steps in the geometry of |p| ≤ λ, whose iterates are smooth in the
-    parameters; else they are projected. Steps are derived from a bound of the filters' norm,
-    detached. ``gradient`` is any strategy (default Unroll). ``forward`` maps (B, C, H, W) to an
-    output with ``value``. Reference: Peyré and Fadili (2011); Chen, Ranftl, Pock (2014).
+    is zero whatever is learned; they start as that basis. λ_k = exp(·) is learned, too. Primal–dual
+    steps are derived from a bound of the filters' norm, detached.
+
+    Args:
+        filters (int, optional): K. Default: None, as many as the basis has, channels·(size² − 1)
+        size (int): pixels across a filter. Default: 5
+        channels (int): C, channels of an image. Default: 1
+        iterations (int): primal–dual steps. Default: 100
+        weight (float): every λ_k to start from. Default: 0.02
+        conditioned (bool): λ_k = exp(·) σ^{s_k} with learned s_k, started at 1, for noise of
+            standard deviation σ. Default: False
+        interval (bool): dual steps in the geometry of |p| ≤ λ, whose iterates are smooth in the
+            parameters, instead of projected ones. Default: False
+        balance (float): the ratio of primal to dual steps. Default: 0.3
+        gradient (GradientStrategy, optional): how to differentiate. Default: ``Unroll()``
+
+    Shape:
+        - image y: (B, C, H, W)
+        - sigma, only if conditioned: a number or (B,); None estimates it (:func:`noise_level`)
+
+    Returns:
+        Tensor: x (B, C, H, W).
+
+    Reference: Peyré and Fadili (2011); Chen, Ranftl, Pock (2014).
     """
 
     def __init__(
@@ -80,37 +112,24 @@ class AnalysisDenoiser(nn.Module):
         balance: float = 0.3,
         gradient: GradientStrategy | None = None,
     ) -> None:
-        super().__init__()
-        require_iterations(iterations, "AnalysisDenoiser")
-        for name, value in (("size", size), ("channels", channels)):
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int)
-                or value < 1 + (name == "size")
-            ):
-                low = 2 if name == "size" else 1
-                raise InputError(f"{name} must be a whole number, at least {low}, not {value!r}.")
-        most = channels * (size * size - 1)
-        filters = most if filters is None else filters
-        if isinstance(filters, bool) or not isinstance(filters, int) or filters < 1:
-            raise InputError(f"filters must be a positive number of filters, not {filters!r}.")
-        for name, number in (("weight", weight), ("balance", balance)):
-            if not 0 < number < math.inf:
-                raise InputError(f"{name} must be positive and finite, not {number!r}.")
-        if gradient is not None and not isinstance(gradient, GradientStrategy):
-            raise InputError(f"gradient must be a strategy such as Unroll(), not {gradient!r}.")
-        self.size, self.channels, self.iterations = size, channels, iterations
+        super().__init__(iterations, None, gradient)
+        require_whole(size, "size", 2)
+        require_whole(channels, "channels")
+        filters = channels * (size * size - 1) if filters is None else filters
+        require_whole(filters, "filters")
+        require_positive(weight, "weight")
+        require_positive(balance, "balance")
+        self.size, self.channels = size, channels
         self.conditioned, self.interval, self.balance = conditioned, interval, balance
-        self.gradient = Unroll() if gradient is None else gradient
         self.coefficients = nn.Parameter(_first_coefficients(filters, channels, size).float())
         self.log_weights = nn.Parameter(torch.full((filters,), math.log(weight)))
         self.powers = nn.Parameter(torch.ones(filters)) if conditioned else None
-        self._norm: tuple[Any, Tensor] | None = None
+        self._known: _KnownNorm | None = None
 
     @property
     def basis(self) -> Tensor:
         """The DCT basis without its constant, (size² − 1, size, size)."""
-        return _basis_like(self.size, self.coefficients.dtype, self.coefficients.device)
+        return _dct_basis(self.size, self.coefficients)
 
     @property
     def filters(self) -> Tensor:
@@ -146,28 +165,29 @@ class AnalysisDenoiser(nn.Module):
     def extra_repr(self) -> str:
         return (
             f"filters={len(self.log_weights)}, size={self.size}, channels={self.channels}, "
-            f"iterations={self.iterations}, conditioned={self.conditioned}, "
+            f"iterations={self.stop.iterations}, conditioned={self.conditioned}, "
             f"interval={self.interval}, gradient={self.gradient!r}"
         )
 
-    def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> AnalysisDenoiserOutput:
+    def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
+        return self.solve(image, sigma).x
+
+    def solve(
+        self, image: Tensor, sigma: Tensor | float | None = None, x0: Any = None
+    ) -> AnalysisDenoiserOutput:
+        """The full record; ``x0`` is a first image (default: y), or an earlier solution's state."""
         with full_precision():
             self._require_image(image)
             w = self._weights_for(image, sigma)
             operator = Convolution(self.filters, "mirror")
-            problem = Saddle(operator, Box(-w, w), nonsmooth=SquaredNorm() + Linear(-image))
-            geometry: Geometry = Euclidean()
-            if self.interval:
-                ball = problem.dual
-                assert isinstance(ball, Box)
-                geometry = Interval(ball.lo, ball.hi)
+            ball = Box(-w, w)
+            problem = Saddle(operator, ball.conjugate(), nonsmooth=SquaredDistance(image))
+            geometry = Interval(ball.lo, ball.hi) if self.interval else Euclidean()
             algorithm = PrimalDual(
                 dual_geometry=geometry, balance=self.balance, norm=self._norm_for(operator, image)
             )
-            stop = Stop(self.iterations)
-            done = solve(problem, algorithm, image, gradient=self.gradient, stop=stop)
-            assert isinstance(done.y, Tensor)
-            return AnalysisDenoiserOutput(done.x, done.y, problem, image)
+            done = self._solve(problem, algorithm, image if x0 is None else x0)
+            return AnalysisDenoiserOutput(problem, done, image)
 
     def _require_image(self, image: Tensor) -> None:
         require_image(image, volumes=False)
@@ -183,7 +203,8 @@ class AnalysisDenoiser(nn.Module):
                 f"{self.size}×{self.size}. Take a larger image or a smaller size."
             )
         require_like(self.coefficients, image, "The denoiser")
-        require_finite(self.coefficients, "The denoiser's filters")
+        require_range(image, "image")
+        require_range(self.coefficients, "The denoiser's filters")
         require_finite(self.log_weights, "The denoiser's weights")
 
     def _weights_for(self, image: Tensor, sigma: Tensor | float | None) -> Tensor:
@@ -204,20 +225,20 @@ class AnalysisDenoiser(nn.Module):
                 f"{image.shape[0]} images."
             )
         require_finite(level, "sigma")
-        if not bool((level >= 0).all()):
-            raise InputError(f"sigma must be non-negative, not {float(level.min()):g}.")
+        require_nonnegative(level, "sigma")
         # Nothing smaller can be told from zero, where a power has no logarithm and an interval of
         # weights no interior.
         level = level.clamp(min=1e-6).reshape(-1, 1, 1, 1)
         return w * level ** self.powers.reshape(1, -1, 1, 1)
 
-    def _norm_for(self, operator: Convolution, image: Tensor) -> Tensor:
-        """The filters' norm, computed again only when filters or images have changed in kind."""
-        c = self.coefficients
-        key = (c._version, c.data_ptr(), c.dtype, c.device, image.shape[1:])
-        if self._norm is None or self._norm[0] != key:
-            self._norm = (key, operator.norm(image))
-        return self._norm[1]
+    def _norm_for(self, operator: Convolution, image: Tensor) -> Tensor | float:
+        """The filters' norm. Finding it takes a third of a solve, so the last one is remembered."""
+        if inside_functional_transform():
+            return operator.norm(image)
+        c, shape = self.coefficients.detach(), image.shape[1:]
+        if self._known is None or not self._known.fits(c, shape):
+            self._known = _KnownNorm(c.clone(), shape, float(operator.norm(image)))
+        return self._known.norm
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -226,7 +247,7 @@ class AnalysisDenoiser(nn.Module):
         _, save_file = _safetensors()
         settings = {
             "filters": len(self.log_weights), "size": self.size, "channels": self.channels,
-            "iterations": self.iterations, "conditioned": self.conditioned,
+            "iterations": self.stop.iterations, "conditioned": self.conditioned,
             "interval": self.interval, "balance": self.balance,
         }  # fmt: skip
         tensors = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
@@ -255,20 +276,19 @@ class AnalysisDenoiser(nn.Module):
         return denoiser
 
 
-@cache
-def _basis_like(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The basis where it is used: not a buffer, which .double() would leave in 24 bits."""
-    return _dct_basis(size).to(device, dtype)
+def _dct_basis(size: int, like: Tensor) -> Tensor:
+    """The orthonormal DCT-II basis without its constant, (size² − 1, size, size).
 
-
-def _dct_basis(size: int) -> Tensor:
-    """The orthonormal DCT-II basis without its constant, (size² − 1, size, size), in float64."""
-    n = torch.arange(size, dtype=torch.float64)
+    Made anew in every call: a buffer would stay in 24 bits after ``.float().double()``, and a
+    tensor kept from ``torch.inference_mode()`` could not be trained with.
+    """
+    exact = like.dtype if like.device.type == "mps" else torch.float64
+    n = torch.arange(size, dtype=exact, device=like.device)
     lines = torch.cos(math.pi / size * n[:, None] * (n[None] + 0.5)) * math.sqrt(2 / size)
     lines[0] /= math.sqrt(2)
     products = torch.einsum("ai,bj->abij", lines, lines).reshape(-1, size, size)[1:]
-    # Rounding leaves a mean of 1e-17, which a network would not see, but zero is zero.
-    return products - products.mean((1, 2), keepdim=True)
+    # Rounding leaves a mean of 1e-17; filters must answer exactly 0 to a constant.
+    return (products - products.mean((1, 2), keepdim=True)).to(like.dtype)
 
 
 def _first_coefficients(filters: int, channels: int, size: int) -> Tensor:

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from legato._support.checks import require_sound_data
+from legato._support.checks import (
+    RANGES,
+    cheap_to_read,
+    require_range,
+    require_sound_data,
+)
+from legato._support.holding import held_tensors
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError
-from legato.functions import Function, LeastSquares, NonNegative, Simplex, prox, strong_convexity
+from legato.functions import Function, LeastSquares, NonNegative, Simplex, prox
 from legato.geometry import Entropy, Euclidean, Geometry
 from legato.gradients import GradientStrategy
-from legato.nn.inputs import cheap_to_read, require_finite, watch_gradient
-from legato.nn.lower_level import require_stop, require_strategy, solve_lower_level
-from legato.nn.units import Units
+from legato.nn._solve import LayerOutput, SolverLayer
 from legato.operators import Convolution, Dense, Operator
 from legato.problems import Composite
-from legato.solving import Solution
 
 
 @dataclass
-class LeastSquaresOutput:
-    """What the two layers return: ``value`` is x; ``solution`` is the report of the solve.
+class LeastSquaresOutput(LayerOutput):
+    """What ``solve`` of the two layers returns.
 
-    Reference: :class:`SimplexLeastSquares`, :class:`NonNegativeLeastSquares`.
-
-    >>> output = SimplexLeastSquares()(torch.eye(2), torch.tensor([3.0, 0.0]))
-    >>> float(output.violation) < 1e-6
+    >>> record = SimplexLeastSquares().solve(torch.eye(2), torch.tensor([3.0, 0.0]))
+    >>> float(record.violation) < 1e-6
     True
     """
-
-    x: Tensor
-    problem: Composite
-    solution: Solution
 
     @cached_property
     def violation(self) -> Tensor:
@@ -46,7 +45,7 @@ class LeastSquaresOutput:
             return (x - prox(self.problem.nonsmooth, Euclidean(), moved, 1.0)).abs().amax()
 
 
-class _ConstrainedLeastSquares(nn.Module):
+class _ConstrainedLeastSquares(SolverLayer):
     constraint: Function
 
     def __init__(
@@ -57,22 +56,21 @@ class _ConstrainedLeastSquares(nn.Module):
         tol: float | None = None,
         gradient: GradientStrategy | None = None,
     ) -> None:
-        super().__init__()
-        self.stop = require_stop(iterations, tol, type(self).__name__)
-        self.gradient = require_strategy(gradient)
+        super().__init__(iterations, tol, gradient)
         self.geometry = Euclidean() if geometry is None else geometry
         if not isinstance(self.geometry, Geometry):
             raise InputError(f"geometry must be one such as Entropy(), not {geometry!r}.")
 
     def extra_repr(self) -> str:
-        return (
-            f"iterations={self.stop.iterations}, tol={self.stop.tol}, "
-            f"geometry={self.geometry!r}, gradient={self.gradient!r}"
-        )
+        return f"geometry={self.geometry!r}, {self._settings()}"
 
-    def forward(
-        self, operator: Operator | Tensor, data: Tensor, x0: Tensor | None = None
+    def forward(self, operator: Operator | Tensor, data: Tensor) -> Tensor:
+        return self.solve(operator, data).x
+
+    def solve(
+        self, operator: Operator | Tensor, data: Tensor, x0: Any = None
     ) -> LeastSquaresOutput:
+        """The full record; ``x0`` is a first point (…, n), or an earlier solution's state."""
         if isinstance(operator, Tensor):
             operator = Dense(operator)
         if not isinstance(operator, Operator):
@@ -82,35 +80,42 @@ class _ConstrainedLeastSquares(nn.Module):
         if not isinstance(data, Tensor) or data.numel() == 0:
             found = "empty" if isinstance(data, Tensor) else f"a {type(data).__name__}"
             raise InputError(f"data must be a tensor with entries, but is {found}.")
-        require_finite(data, "data")
+        require_range(data, "data")
+        for name, tensor, _ in held_tensors(operator):
+            if tensor.is_floating_point():
+                require_range(tensor, f"The operator's {name}")
         self._require_operator(operator, data)
-        if type(operator) is Dense and operator.matrix.requires_grad:
-            operator = Dense(watch_gradient(operator.matrix, "operator"))
-        smooth = LeastSquares(operator, watch_gradient(data, "data"))
-        problem = Composite(smooth, self.constraint)
-        if strong_convexity(self.geometry, self.constraint) is None:
-            done = self._solve_in_units(smooth, x0)
+        problem = Composite(LeastSquares(operator, data), self.constraint)
+        if self.geometry.modulus(self.constraint.bounds()) is None:
+            algorithm, start = self._by_backtracking(problem)
+            x0 = start if x0 is None else x0
         else:
-            done = self._solve(smooth, self._algorithm(operator), x0)
-        return LeastSquaresOutput(done.x, problem, done)
+            algorithm = self._with_constant_step(operator)
+        return LeastSquaresOutput(problem, self._solve(problem, algorithm, x0))
 
-    def _solve(
-        self, smooth: LeastSquares, algorithm: ForwardBackward, x0: Tensor | None
-    ) -> Solution:
-        problem = Composite(smooth, self.constraint)
-        name = type(self).__name__
-        return solve_lower_level(problem, algorithm, x0, self.gradient, self.stop, name)
-
-    def _solve_in_units(self, smooth: LeastSquares, x0: Tensor | None) -> Solution:
-        """By backtracking: no constant step is right everywhere on an unbounded domain."""
-        require_sound_data(smooth, "The problem")  # before its size is asked for
-        units = Units.of(smooth)
-        measured = units.measure(smooth)
-        # The first trial is such that no entry would grow by more than a factor e at x = 0.
-        with torch.no_grad():
-            top = float(measured.operator.adjoint(measured.b).abs().amax())
-        algorithm = ForwardBackward(Backtracking(1 / top if top > 0 else 1.0), self.geometry)
-        return units.restore(self._solve(measured, algorithm, units.start(x0)), self.geometry)
+    @torch.no_grad()
+    def _by_backtracking(self, problem: Composite) -> tuple[ForwardBackward, Tensor]:
+        """No constant step is right everywhere on an unbounded domain; and a start of x's size."""
+        f = problem.smooth
+        assert isinstance(f, LeastSquares)
+        require_sound_data(f, "The problem")  # before its size is asked for
+        shape = f.start()
+        assert isinstance(shape, Tensor)
+        norm = float(torch.as_tensor(f.operator.norm(shape)).amax())
+        low, high = RANGES[f.b.dtype]
+        if norm > 0 and not low <= norm <= high:
+            raise InputError(
+                f"The operator's norm {norm:.1e} is outside of {low:.0e} … {high:.0e}, where "
+                f"steps can be computed in {f.b.dtype}. Scale the data to the size of 1 or use "
+                "float64."
+            )
+        size = (float(f.b.abs().amax()) or 1.0) / (norm or 1.0)
+        start = torch.full_like(shape, size)
+        # The first trial is such that no entry of the start would grow by more than a factor e.
+        reach = self.geometry.mirror(math.e * start) - self.geometry.mirror(start)
+        top = float(f.operator.adjoint(f.b).abs().amax())
+        first = float(reach.amax()) / (top or 1.0)
+        return ForwardBackward(Backtracking(first), self.geometry), start
 
     def _require_operator(self, operator: Operator, data: Tensor) -> None:
         if not isinstance(operator, Convolution):
@@ -122,7 +127,7 @@ class _ConstrainedLeastSquares(nn.Module):
                 "parts of it touch nothing and cannot be told. Crop the kernel, or take more data."
             )
 
-    def _algorithm(self, operator: Operator) -> ForwardBackward:
+    def _with_constant_step(self, operator: Operator) -> ForwardBackward:
         if isinstance(self.geometry, Euclidean):
             return ForwardBackward(inertia=Nesterov())
         return ForwardBackward(self._longest_step(operator), self.geometry)
@@ -144,13 +149,25 @@ class NonNegativeLeastSquares(_ConstrainedLeastSquares):
 
     .. math:: x = \arg\min_{x ≥ 0}\; \tfrac12‖Ax − b‖²
 
-    ``forward(operator, data)`` takes a matrix (…, m, n) or any :class:`~legato.Operator`, and data
-    (…, m). ``geometry`` is Euclidean (projected, accelerated steps) or Entropy (multiplicative
-    steps, found by backtracking, whose iterates are positive and smooth in the data). A ``tol``
-    that ``iterations`` do not reach is warned about. ``gradient`` is any strategy (default Unroll).
+    Args:
+        iterations (int): steps, at most. Default: 200
+        geometry (Geometry, optional): ``Euclidean()`` takes projected, accelerated steps;
+            ``Entropy()`` multiplicative ones, found by backtracking, whose iterates are positive
+            and smooth in the data. Default: ``Euclidean()``
+        tol (float, optional): stop once the residual is at most this; a warning says where
+            ``iterations`` do not reach it. Default: None, all iterations
+        gradient (GradientStrategy, optional): how to differentiate. Default: ``Unroll()``
+
+    Shape:
+        - operator A: a matrix (…, m, n), or any :class:`~legato.Operator`
+        - data b: (…, m)
+
+    Returns:
+        Tensor: x (…, n).
+
     Reference: Lawson and Hanson (1974); Section 6 of Ochs et al. (2016).
 
-    >>> NonNegativeLeastSquares()(torch.eye(2), torch.tensor([1.0, -1.0])).x
+    >>> NonNegativeLeastSquares()(torch.eye(2), torch.tensor([1.0, -1.0]))
     tensor([1., 0.])
     """
 
@@ -176,10 +193,11 @@ class SimplexLeastSquares(_ConstrainedLeastSquares):
               Δ = \{x ≥ 0,\; \textstyle\sum_j x_j = 1\}
 
     In spectral unmixing the columns of A are spectra of pure materials and x their abundances.
-    Arguments as for :class:`NonNegativeLeastSquares`; Entropy takes exponentiated-gradient steps of
-    constant size. Reference: Heinz and Chang (2001); Kivinen and Warmuth (1997).
+    Arguments and shapes as for :class:`NonNegativeLeastSquares`; ``Entropy()`` takes
+    exponentiated-gradient steps of constant size.
+    Reference: Heinz and Chang (2001); Kivinen and Warmuth (1997).
 
-    >>> SimplexLeastSquares()(torch.eye(2), torch.tensor([1.0, 0.5])).x
+    >>> SimplexLeastSquares()(torch.eye(2), torch.tensor([1.0, 0.5]))
     tensor([0.7500, 0.2500])
     """
 

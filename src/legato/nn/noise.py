@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from legato._support.checks import require_image
 from legato.errors import InputError
-from legato.nn.inputs import require_image
 
 _FLAT = 0.25
 """The share of pixels that count: those around which the blurred image changes least."""

@@ -10,17 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from legato._support.checks import as_number
-from legato._support.precision import full_precision
-from legato.errors import GradientError, InputError, StepError
-from legato.gradients import GradientStrategy, Unroll
-from legato.nn.inputs import (
+from legato._support.checks import (
+    as_number,
     cheap_to_read,
     require_finite,
     require_iterations,
     require_like,
     require_nonnegative,
 )
+from legato._support.precision import full_precision
+from legato.errors import GradientError, InputError, StepError
+from legato.gradients import GradientStrategy, Unroll
 from legato.nn.kernels.choice import require_known
 from legato.nn.kernels.neighbourhood import Offset, offsets
 from legato.nn.kernels.potts_choice import choose_kernel
@@ -294,7 +294,8 @@ def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: i
         require_like(weights, cost, "weights", "cost")
     w = canonical_weights(weights, cost, directions)
     require_finite(w, "weights")
-    require_nonnegative(w, "weights")
+    if cheap_to_read(w):
+        require_nonnegative(w, "weights")
     return w
 
 

@@ -5,40 +5,41 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from legato._support.checks import (
+    cheap_to_read,
+    describe,
+    require_finite,
+    require_like,
+    require_positive,
+    require_range,
+    require_whole,
+)
 from legato.algorithms import ForwardBackward, Nesterov
 from legato.errors import InputError
 from legato.functions import L1, AsymmetricL1, LeastSquares
 from legato.gradients import GradientStrategy
-from legato.nn.inputs import cheap_to_read, require_finite, require_like, watch_gradient
-from legato.nn.lower_level import require_stop, require_strategy, solve_lower_level
+from legato.nn._solve import LayerOutput, SolverLayer
 from legato.operators import Dense
 from legato.problems import Composite
-from legato.solving import Solution
 
 
 @dataclass
-class SparseCodingOutput:
-    """What :class:`SparseCoding` returns; all but the gap is attached to the graph.
+class SparseCodingOutput(LayerOutput):
+    """What :meth:`SparseCoding.solve` returns: x is z (…, atoms); y, D and λ are what was solved.
 
-    ``value`` is z (…, atoms); ``solution`` is what :func:`legato.solve` reported, its ``backward``
-    filled by ``.backward()``. The other fields are the data of the ``problem`` that was solved.
-    Reference: :class:`SparseCoding`.
-
-    >>> output = SparseCoding(5, 3, iterations=500)(torch.randn(4, 3))
-    >>> output.reconstruction.shape, bool(output.gap.max() < 1e-2)
+    >>> record = SparseCoding(5, 3, iterations=500).solve(torch.randn(4, 3))
+    >>> record.reconstruction.shape, bool(record.gap.max() < 1e-2)
     (torch.Size([4, 3]), True)
     """
 
-    x: Tensor
     signals: Tensor
     dictionary: Tensor
     weight: Tensor
-    problem: Composite
-    solution: Solution
 
     @property
     def reconstruction(self) -> Tensor:
@@ -60,20 +61,35 @@ class SparseCodingOutput:
             return primal - (self.signals * dual).sum(-1) + 0.5 * dual.square().sum(-1)
 
 
-class SparseCoding(nn.Module):
+class SparseCoding(SolverLayer):
     r"""Codes z of few non-zero entries that explain a signal y by a learned dictionary D.
 
     .. math:: z = \arg\min_z\; \tfrac12‖y − Dz‖² + λ‖z‖₁ \quad (z ≥ 0 \text{ if nonnegative})
 
     Atoms are the columns of D; they have norm one whatever is learned, for λ could be evaded by
-    long ones. λ = exp(·) is learned, started at ``weight``. Accelerated forward–backward steps from
-    z = 0, their size held fixed in the derivative; ``gradient`` is any strategy (default Unroll).
-    A ``tol`` that ``iterations`` do not reach is warned about. ``forward`` maps (…, features) to an
-    output with ``value`` (…, atoms). Reference: Olshausen and Field (1996); Mairal, Bach, Ponce
-    (2012), task-driven dictionary learning.
+    long ones. λ = exp(·) is learned, too. The steps' size is held fixed in the derivative.
+
+    Args:
+        atoms (int): columns of D.
+        features (int): rows of D, the length of a signal.
+        weight (float): λ to start from. Default: 0.1
+        nonnegative (bool): ask for z ≥ 0. Default: False
+        iterations (int): accelerated forward–backward steps from z = 0, at most. Default: 100
+        tol (float, optional): stop once the residual is at most this; a warning says where
+            ``iterations`` do not reach it. Default: None, all iterations
+        gradient (GradientStrategy, optional): how to differentiate. Default: ``Unroll()``
+
+    Shape:
+        - signals y: (…, features)
+
+    Returns:
+        Tensor: the codes z (…, atoms).
+
+    Reference: Olshausen and Field (1996); Mairal, Bach, Ponce (2012), task-driven dictionary
+    learning.
 
     >>> coder = SparseCoding(atoms=5, features=3, weight=0.5, nonnegative=True)
-    >>> codes = coder(torch.randn(4, 3)).x
+    >>> codes = coder(torch.randn(4, 3))
     >>> codes.shape, bool((codes >= 0).all())
     (torch.Size([4, 5]), True)
     """
@@ -89,14 +105,10 @@ class SparseCoding(nn.Module):
         tol: float | None = None,
         gradient: GradientStrategy | None = None,
     ) -> None:
-        super().__init__()
-        for name, value in (("atoms", atoms), ("features", features)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be a positive whole number, not {value!r}.")
-        if not 0 < weight < math.inf:
-            raise InputError(f"weight must be positive and finite, not {weight!r}.")
-        self.stop = require_stop(iterations, tol, "SparseCoding")
-        self.gradient = require_strategy(gradient)
+        super().__init__(iterations, tol, gradient)
+        require_whole(atoms, "atoms")
+        require_whole(features, "features")
+        require_positive(weight, "weight")
         self.nonnegative = bool(nonnegative)
         self.directions = nn.Parameter(nn.functional.normalize(torch.randn(features, atoms), dim=0))
         self.log_weight = nn.Parameter(torch.tensor(math.log(weight)))
@@ -127,30 +139,28 @@ class SparseCoding(nn.Module):
         features, atoms = self.directions.shape
         return (
             f"atoms={atoms}, features={features}, nonnegative={self.nonnegative}, "
-            f"iterations={self.stop.iterations}, tol={self.stop.tol}, gradient={self.gradient!r}"
+            f"{self._settings()}"
         )
 
-    def forward(self, signals: Tensor) -> SparseCodingOutput:
+    def forward(self, signals: Tensor) -> Tensor:
+        return self.solve(signals).x
+
+    def solve(self, signals: Tensor, x0: Any = None) -> SparseCodingOutput:
+        """The full record; ``x0`` are first codes (…, atoms), or an earlier solution's state."""
         features = self.directions.shape[0]
         if not isinstance(signals, Tensor) or signals.shape[-1:] != (features,):
-            found = tuple(signals.shape) if isinstance(signals, Tensor) else type(signals).__name__
-            raise InputError(f"signals must have shape (…, {features}), not {found}.")
+            raise InputError(f"signals must have shape (…, {features}), not {describe(signals)}.")
         if signals.numel() == 0:
             raise InputError(f"signals of shape {tuple(signals.shape)} are empty: nothing to code.")
         require_like(self.directions, signals, "The dictionary", of="signals")
-        require_finite(signals, "signals")
-        require_finite(self.directions, "The dictionary")
+        require_range(signals, "signals")
+        require_range(self.directions, "The dictionary")
         require_finite(self.log_weight, "The logarithm of the weight")
-        D = watch_gradient(self.dictionary, "the dictionary")
-        w = watch_gradient(self.weight, "the weight")
+        D, w = self.dictionary, self.weight
         penalty = AsymmetricL1(-math.inf, w) if self.nonnegative else L1(w)
-        data = watch_gradient(signals, "signals")
-        problem = Composite(LeastSquares(Dense(D), data), penalty)
-        algorithm = ForwardBackward(inertia=Nesterov())
-        done = solve_lower_level(
-            problem, algorithm, None, self.gradient, self.stop, type(self).__name__
-        )
-        return SparseCodingOutput(done.x, signals, D, w, problem, done)
+        problem = Composite(LeastSquares(Dense(D), signals), penalty)
+        done = self._solve(problem, ForwardBackward(inertia=Nesterov()), x0)
+        return SparseCodingOutput(problem, done, signals, D, w)
 
 
 def _norms(atoms: Tensor, name: str) -> Tensor:

@@ -9,11 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from legato._support.precision import full_precision, power_of_two_near
-from legato.errors import InputError
-from legato.gradients import GradientStrategy, Unroll
-from legato.gradients.fixed_point import FixedPointGradient
-from legato.nn.inputs import (
+from legato._support.checks import (
     cheap_to_read,
     require_finite,
     require_image,
@@ -21,6 +17,10 @@ from legato.nn.inputs import (
     require_like,
     require_nonnegative,
 )
+from legato._support.precision import full_precision, power_of_two_near
+from legato.errors import InputError
+from legato.gradients import GradientStrategy, Unroll
+from legato.gradients.fixed_point import FixedPointGradient
 from legato.nn.kernels.choice import require_known
 from legato.nn.kernels.tv_choice import choose_kernel
 from legato.nn.kernels.tv_iterates import Coupling, TVIterates, canonical_weight
@@ -202,7 +202,8 @@ def _require_weight(weight: Tensor | float, image: Tensor, coupling: Coupling) -
     require_like(weight, image, "weight")
     w = canonical_weight(weight, image, coupling)
     require_finite(w, "weight")
-    require_nonnegative(w, "weight")
+    if cheap_to_read(w):
+        require_nonnegative(w, "weight")
     return w
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,26 +16,81 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from threadpoolctl import threadpool_limits
 
 from legato.errors import InputError
-from legato.sklearn.adjoint import Held
-from legato.sklearn.criterion import Criterion, Fold
+from legato.sklearn.criterion import Criterion, Fold, ValidationRows, held_out, splits
 from legato.sklearn.design import Design
-from legato.sklearn.folds import Split, held_out, splits
-from legato.sklearn.groups import Groups, Indices, Vector
-from legato.sklearn.losses import LinearLoss
-from legato.sklearn.lower_level import ACCEPTED, Fitted, LowerLevel
-from legato.sklearn.many_penalties import descend
-from legato.sklearn.one_penalty import CurveSearch, log_grid
-from legato.sklearn.path import OuterPath
-from legato.sklearn.penalties import Penalties
+from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, LinearLoss, LowerLevel
+from legato.sklearn.penalties import Groups, Indices, Penalties, Vector
+from legato.sklearn.search import CurveSearch, OuterPath, descend, log_grid
 
-SPACING = 1.2
+GRID_SPACING = 1.2
 """The factor between the penalties of the first walk, at most."""
-RATIOS = (0.95, 0.5, 0.1)
+START_RATIOS = (0.95, 0.5, 0.1)
 """The L1 shares from which a tuned share may start."""
 
+SHARED_DOCUMENTATION = {
+    "[one penalty or many]": """per_feature : bool, default=False
+        Tune one penalty for each feature. With many features these overfit the folds: see
+        ``early_stopping``.
+    groups : array-like of shape (n_features,), default=None
+        A label for each feature; features with the same label share a penalty.""",
+    "[tuning]": """cv : int, float, splitter, iterable or mask, default=5
+        Number of folds, splitter or list of splits as in scikit-learn; a float holds out that
+        share of the rows (drawn with ``random_state``), a mask the rows where it is True.
+    early_stopping : float, default=None
+        A share of the rows that neither trains nor validates while many penalties are tuned; the
+        outer iterate best on it is taken. Not used if None, or with one penalty.
+    alpha_init : float or array-like of shape (n_penalties,), default=None
+        Penalties to start from; None starts from a walk over one penalty.
+    alpha_min_ratio : float, default=1e-3
+        The smallest penalty looked at, relative to the largest useful one.
+    max_iter : int, default=100
+        For one penalty, cuts of brackets (a warning says if they did not suffice); for many, outer
+        steps, of which fewer also mean less overfitting (``path_.reason`` says why they end).
+    tol : float, default=1e-7
+        Relative accuracy in the validation loss.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept.
+    warm_start : bool, default=False
+        Start from the penalties of the last fit.
+    random_state : int, RandomState instance or None, default=None
+        The seed of random splits; None draws other rows in every fit.""",
+    "[coefficients]": """coef_ : ndarray of shape (n_features,)
+        The model, fitted to all rows with the chosen penalties.
+    intercept_ : float
+        Its intercept.""",
+    "[attributes]": """alpha_ : float or ndarray of shape (n_penalties,)
+        The chosen penalties, in the order of ``groups_`` or of features.
+    groups_ : ndarray or None
+        The labels in ``groups``, sorted.
+    path_ : OuterPath
+        The outer loop: loss, alpha, slope, seconds, early_stopping_loss.
+    n_iter_ : int
+        The number of points on it.
+    n_features_in_ : int
+        The number of features seen in ``fit``.""",
+}
 
+
+@dataclass(kw_only=True, eq=False, repr=False)  # for its constructor, which scikit-learn reads
 class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     """A sparse linear model whose penalties are tuned by hypergradient; see its subclasses."""
+
+    groups: Any = None
+    cv: Any = 5
+    early_stopping: float | None = None
+    alpha_init: Any = None
+    alpha_min_ratio: float = 1e-3
+    max_iter: int = 100
+    tol: float = 1e-7
+    fit_intercept: bool = True
+    warm_start: bool = False
+    random_state: Any = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Write out what the docstrings of all estimators share."""
+        super().__init_subclass__(**options)
+        for mark, text in SHARED_DOCUMENTATION.items():
+            cls.__doc__ = (cls.__doc__ or "").replace(mark, text)
 
     # --- what a subclass says ---------------------------------------------------------------------
 
@@ -51,6 +107,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting ----------------------------------------------------------------------------------
 
+    # The matrices here are small, and several threads on them cost more than they bring.
+    @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
     def _tune(self, X: Any, y: Vector, sample_weight: Any, labels: NDArray[Any]) -> None:
         self._require_parameters()
         penalties = self._penalties(X.shape[1])
@@ -59,13 +117,6 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
             if (weights < 0).any() or not weights.sum() > 0:
                 raise InputError("Every sample_weight is zero, or one is negative.")
-        # The matrices here are small, and several threads on them cost more than they bring.
-        with threadpool_limits(limits=1, user_api="blas"):
-            self._tune_with_one_thread(X, y, weights, labels, penalties)
-
-    def _tune_with_one_thread(
-        self, X: Any, y: Vector, weights: Vector, labels: NDArray[Any], penalties: Penalties
-    ) -> None:
         whole = self._level(X, y, weights, np.arange(len(y)), penalties.groups)
         largest = float((whole.null_gradient() / penalties.factor).max(initial=0.0))
         path = OuterPath(penalties.count)
@@ -83,24 +134,14 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             theta = self._search(criterion, path, largest)
             criterion.report(theta)
             fitted = whole.solve(penalties.weights(theta))
-        if fitted.residual > ACCEPTED:
+        if fitted.residual > ACCEPTED_RESIDUAL:
             warnings.warn(
                 f"The last fit on all rows ended with a relative residual of {fitted.residual:.1e} "
-                f"> {ACCEPTED:.0e}. Raise alpha_min_ratio or remove features that nearly repeat "
-                "each other.",
+                f"> {ACCEPTED_RESIDUAL:.0e}. Raise alpha_min_ratio or remove features that nearly "
+                "repeat each other.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self._conclude(whole, fitted, penalties, theta, path)
-
-    def _conclude(
-        self,
-        whole: LowerLevel,
-        fitted: Fitted,
-        penalties: Penalties,
-        theta: Vector,
-        path: OuterPath,
-    ) -> None:
         self._theta = theta
         self.path_ = path
         self.n_iter_ = len(path)
@@ -108,9 +149,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         self.alpha_ = float(alpha[0]) if penalties.count == 1 else alpha
         if penalties.l1_ratio is None:
             self.l1_ratio_ = penalties.ratio(theta)
-        coef, intercept = whole.design.coefficients(fitted.w, fitted.intercept)
-        self.coef_: Vector = coef
-        self.intercept_: Any = intercept
+        self.intercept_: Any
+        self.coef_, self.intercept_ = whole.design.coefficients(fitted.w, fitted.intercept)
 
     def _level(
         self, X: Any, y: Vector, weights: Vector, rows: Indices, groups: Groups
@@ -125,14 +165,15 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Vector, weights: Vector, labels: NDArray[Any], groups: Groups
     ) -> list[Fold]:
         options = {"classifier": self._classifies(), "random_state": self.random_state}
-        found: list[Split] = splits(self.cv, X, labels, **options)
-        judges = np.empty(0, dtype=np.intp)
-        if self._early_stopping() is not None:
-            rows = np.arange(len(y))
-            _, judges = held_out(self._early_stopping(), rows, labels, **options)
+        found = splits(self.cv, X, labels, **options)
+        early_stopping_rows = np.empty(0, dtype=np.intp)
+        if self.early_stopping is not None:
+            _, early_stopping_rows = held_out(self.early_stopping, labels, **options)
+        stopping = _rows(X, y, weights, early_stopping_rows) if len(early_stopping_rows) else None
         folds = []
         for train, test in found:
-            train, test = np.setdiff1d(train, judges), np.setdiff1d(test, judges)
+            train = np.setdiff1d(train, early_stopping_rows)
+            test = np.setdiff1d(test, early_stopping_rows)
             train, test = train[weights[train] > 0], test[weights[test] > 0]
             if len(test) == 0 or len(train) == 0:
                 continue
@@ -142,27 +183,23 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
                     "or a splitter that keeps both classes in every training part."
                 )
             level = self._level(X, y, weights, train, groups)
-            judge = _held(X, y, weights, judges) if len(judges) else None
-            folds.append(Fold(level, _held(X, y, weights, test), judge))
+            folds.append(Fold(level, _rows(X, y, weights, test), stopping))
         if not folds:
             raise InputError("No fold of cv has rows of positive weight on both sides.")
         return folds
 
     # --- the upper level --------------------------------------------------------------------------
 
-    def _early_stopping(self) -> Any:
-        return getattr(self, "early_stopping", None)
-
     def _search(self, criterion: Criterion, path: OuterPath, largest: float) -> Vector:
         """θ, given the largest L1 penalty for which any feature matters."""
         penalties = criterion.penalties
         start = self._start(penalties)
         if penalties.size == 1 or start is None:
-            ratios = RATIOS if penalties.l1_ratio is None else (penalties.l1_ratio,)
+            ratios = START_RATIOS if penalties.l1_ratio is None else (penalties.l1_ratio,)
             for ratio in ratios:
                 self._walk(criterion, path, largest / ratio, ratio, start)
             path.chosen = int(np.argmin(path.loss))
-            start = path.thetas[path.chosen]
+            start = path.theta[path.chosen]
         if penalties.size == 1:
             return start
         top = np.log(largest / penalties.ratio(start))
@@ -180,7 +217,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             steps=int(self.max_iter),
             tol=float(self.tol),
         )
-        return path.thetas[path.chosen]
+        return path.theta[path.chosen]
 
     def _walk(
         self,
@@ -207,7 +244,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         tol = float(self.tol) if alone else max(float(self.tol), 1e-4)
         search = CurveSearch(curve, tol, most=int(self.max_iter))
         if start is None:
-            grid = log_grid(largest, self.alpha_min_ratio, SPACING)
+            grid = log_grid(largest, self.alpha_min_ratio, GRID_SPACING)
         else:  # near the given penalty only
             grid = [float(start[0]) + d for d in (0.7, 0.35, 0.0, -0.35, -0.7)]
         best = search.refine(search.coarse(grid))
@@ -256,13 +293,11 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     def _require_parameters(self) -> None:
         if not (_is_number(self.max_iter) and self.max_iter >= 1 and self.max_iter % 1 == 0):
             raise InputError(f"max_iter must be a positive integer, not {self.max_iter!r}.")
-        if not (_is_number(self.tol) and 0 < self.tol < 1):
-            raise InputError(f"tol must lie in (0, 1), not {self.tol!r}.")
-        if not (_is_number(self.alpha_min_ratio) and 0 < self.alpha_min_ratio < 1):
-            raise InputError(f"alpha_min_ratio must lie in (0, 1), not {self.alpha_min_ratio!r}.")
-        stop = self._early_stopping()
-        if stop is not None and not (_is_number(stop) and 0 < stop < 1):
-            raise InputError(f"early_stopping must be None or lie in (0, 1), not {stop!r}.")
+        for name in ("tol", "alpha_min_ratio", "early_stopping"):
+            value = getattr(self, name)
+            unused = name == "early_stopping" and value is None
+            if not unused and not (_is_number(value) and 0 < value < 1):
+                raise InputError(f"{name} must lie in (0, 1), not {value!r}.")
 
     def _linear(self, X: Any) -> Vector:
         check_is_fitted(self)
@@ -282,36 +317,42 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def _held(X: Any, y: Vector, weights: Vector, rows: Indices) -> Held:
+def _rows(X: Any, y: Vector, weights: Vector, rows: Indices) -> ValidationRows:
     share = weights[rows]
-    return Held(X[rows], y[rows], share / share.sum())
+    return ValidationRows(X[rows], y[rows], share / share.sum())
 
 
-def labels_of(groups: Any, features: int, what: str = "groups") -> tuple[NDArray[Any], Indices]:
+def labels_of(groups: Any, features: int) -> tuple[NDArray[Any], Indices]:
     """The different labels, sorted, and for every feature the place of its own."""
     given = np.asarray(groups)
     if given.ndim != 1 or len(given) != features:
         raise InputError(
-            f"{what} must give one label to each of the {features} features, not be of shape "
+            f"groups must give one label to each of the {features} features, not be of shape "
             f"{given.shape}."
         )
     if given.dtype.kind == "f" and not np.isfinite(given).all():
-        raise InputError(f"{what} holds NaN or infinity: every feature needs a label.")
+        raise InputError("groups holds NaN or infinity: every feature needs a label.")
     names, index = np.unique(given, return_inverse=True)
     return names, index.astype(np.intp)
 
 
-def penalties_of(
-    groups: Any, per_feature: bool, features: int, l1_ratio: float | None = 1.0
-) -> tuple[Penalties, NDArray[Any] | None]:
-    """One penalty, one for each label in ``groups``, or one for each feature; and the labels."""
-    if groups is not None and per_feature:
-        raise InputError("Give groups or per_feature=True, not both.")
-    single, ones = Groups.singletons(features), np.ones(features)
-    if per_feature:
-        return Penalties(single, np.arange(features), features, ones, l1_ratio), None
-    if groups is None:
-        index = np.zeros(features, dtype=np.intp)
-        return Penalties(single, index, 1, ones, l1_ratio), None
-    names, index = labels_of(groups, features)
-    return Penalties(single, index, len(names), ones, l1_ratio), names
+@dataclass(kw_only=True, eq=False, repr=False)
+class FeaturePenalties(BilevelLinearModel):
+    """One L1 penalty, one for each label in ``groups``, or one for each feature."""
+
+    per_feature: bool = False
+
+    def _l1_ratio(self) -> float | None:
+        return 1.0
+
+    def _penalties(self, features: int) -> Penalties:
+        if self.groups is not None and self.per_feature:
+            raise InputError("Give groups or per_feature=True, not both.")
+        self.groups_, index, count = None, np.zeros(features, dtype=np.intp), 1
+        if self.per_feature:
+            index, count = np.arange(features), features
+        elif self.groups is not None:
+            self.groups_, index = labels_of(self.groups, features)
+            count = len(self.groups_)
+        single = Groups.singletons(features)
+        return Penalties(single, index, count, np.ones(features), self._l1_ratio())

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from legato.sklearn.groups import Groups, Indices, Vector
-from legato.sklearn.quadratic import Matrix
+from legato.sklearn.penalties import Groups, Indices, Matrix, Vector
 
-CONSTANT = 1e-13
+CONSTANT_SPREAD = 1e-13
 """A feature whose deviations are this small beside its size is constant, but for rounding."""
 
 
@@ -32,17 +31,17 @@ class Design:
         features = X.shape[1]
         if self.sparse:
             self.X = sparse.csc_array(X, dtype=np.float64)
+            self.X.sum_duplicates()
             self.mean = self.X.T @ weights if centre else np.zeros(features)
-            squares = (self.X * self.X).T @ weights
-            spread = np.maximum(squares - self.mean**2, 0.0)
-            spread[spread <= 1e2 * CONSTANT * squares] = 0.0
+            largest = np.maximum(self.X.max(0).toarray(), -self.X.min(0).toarray()).reshape(-1)
+            spread = self._sparse_spread()
         else:
             self.X = np.array(X, dtype=np.float64, order="F")
             largest = np.abs(self.X).max(0, initial=0.0)
             self.mean = weights @ self.X if centre else np.zeros(features)
             self.X -= self.mean
             spread = np.einsum("i,ij,ij->j", weights, self.X, self.X)
-            spread[spread <= (CONSTANT * largest) ** 2] = 0.0
+        spread[spread <= (CONSTANT_SPREAD * largest) ** 2] = 0.0
         constant = spread == 0
         total = spread if groups.single else np.bincount(groups.of, spread, groups.count)
         self.group_scale = np.sqrt(np.where(total > 0, total, 1.0))
@@ -50,6 +49,16 @@ class Design:
         self.live = np.where(constant, 0.0, 1.0)
         if not self.sparse:
             self.X *= self.live / self.scale
+
+    def _sparse_spread(self) -> Vector:
+        """Σ_i ω_i (x_ij − x̄_j)², not as a difference of squares: means may be large beside it."""
+        rows, features = self.shape
+        stored = np.diff(self.X.indptr)
+        column = np.repeat(np.arange(features), stored)
+        weights = self.weights[self.X.indices]
+        spread = np.bincount(column, weights * (self.X.data - self.mean[column]) ** 2, features)
+        absent = 1 - np.bincount(column, weights, features)  # the weight of entries that are zero
+        return spread + np.where(stored < rows, np.maximum(absent, 0.0), 0.0) * self.mean**2
 
     def correlate(self, r: Vector) -> Vector:
         """X̃ᵀr."""
@@ -75,3 +84,52 @@ class Design:
         """w and intercept for the data as given."""
         coef = w * self.live / self.scale
         return coef, intercept - float(self.mean @ coef)
+
+
+class Columns:
+    """Columns of X̃ written out as they are needed, with X̃ᵀΩX̃ kept where it does not change."""
+
+    def __init__(self, design: Design, *, products: bool) -> None:
+        self.design, self.products = design, products
+        self.place = np.full(design.shape[1], -1, dtype=np.intp)
+        self.known = np.empty(0, dtype=np.intp)
+        self.block = np.empty((design.shape[0], 0), order="F")
+        self.gram = np.empty((0, 0))
+
+    def _require(self, features: Indices) -> Indices:
+        new = features[self.place[features] < 0]
+        if len(new):
+            old, size = len(self.known), len(self.known) + len(new)
+            self._reserve(size)
+            self.block[:, old:size] = self.design.columns(new)
+            if self.products:
+                weighted = self.design.weights[:, None] * self.block[:, old:size]
+                self.gram[:size, old:size] = self.block[:, :size].T @ weighted
+                self.gram[old:size, :old] = self.gram[:old, old:size].T
+            self.place[new] = np.arange(old, size)
+            self.known = np.concatenate([self.known, new])
+        return self.place[features]
+
+    def _reserve(self, size: int) -> None:
+        """Room for columns, doubled when it runs out, so that growing costs little."""
+        room = self.block.shape[1]
+        if size <= room:
+            return
+        more, old = min(max(2 * room, size, 64), self.design.shape[1]), len(self.known)
+        block = np.empty((self.design.shape[0], more), order="F")
+        block[:, :old] = self.block[:, :old]
+        self.block = block
+        if self.products:
+            gram = np.empty((more, more))
+            gram[:old, :old] = self.gram[:old, :old]
+            self.gram = gram
+
+    def of(self, features: Indices) -> Matrix:
+        """X̃ restricted to some features."""
+        place = self._require(features)  # may replace the block
+        return self.block[:, place]
+
+    def gram_of(self, features: Indices) -> Matrix:
+        """X̃ᵀΩX̃ restricted to some features."""
+        place = self._require(features)
+        return self.gram[np.ix_(place, place)]

@@ -1,30 +1,73 @@
-"""The lower level: a linear model with a sparse penalty, solved on working sets."""
+"""The lower level: a linear model's loss with a sparse penalty, solved on working sets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import expit
 
-from legato.sklearn.columns import Columns
-from legato.sklearn.design import Design
-from legato.sklearn.groups import Groups, Indices, Vector
-from legato.sklearn.losses import LinearLoss
-from legato.sklearn.quadratic import Matrix, SparseQuadratic, violations
+from legato.sklearn.design import Columns, Design
+from legato.sklearn.penalties import Groups, Indices, Matrix, Vector, Weights
+from legato.sklearn.quadratic import SparseQuadratic, violations
 
 TOLERANCE = 1e-11
 """Optimality, relative to the correlation of the data with a feature: near machine precision."""
-ACCEPTED = 1e-8
+ACCEPTED_RESIDUAL = 1e-8
 """The residual above which a solution is reported as not solved."""
-ROUNDS = 100
+MAX_ROUNDS = 100
+"""Working sets tried in one solve."""
 
 
-@dataclass(frozen=True)
-class Weights:
-    """The penalty Σ_g a_g‖w_g‖ + ½ Σ_j b_j w_j² in the scale of the data as given."""
+class Squares:
+    """ℓ(z, y) = ½(z − y)²; validated by (z − y)², as scikit-learn's mean squared error is."""
 
-    a: Vector
-    b: Vector
+    quadratic = True
+    validation_factor = 2.0  # the validation loss in units of value
+
+    def value(self, z: Vector, y: Vector) -> Vector:
+        return 0.5 * (z - y) ** 2
+
+    def derivative(self, z: Vector, y: Vector) -> Vector:
+        return z - y
+
+    def second_derivative(self, z: Vector, y: Vector) -> Vector:
+        return np.ones_like(z)
+
+    def intercept(self, y: Vector, weights: Vector) -> float:
+        """The best constant prediction."""
+        return float(weights @ y)
+
+    def size(self, y: Vector, weights: Vector) -> float:
+        """The size of ℓ′ for the best constant prediction: residuals are measured by it."""
+        return float(np.sqrt(weights @ (y * y)))
+
+
+class LogLoss:
+    """ℓ(z, y) = log(1 + e^z) − yz for y in {0, 1}."""
+
+    quadratic = False
+    validation_factor = 1.0
+
+    def value(self, z: Vector, y: Vector) -> Vector:
+        return np.logaddexp(0.0, z) - y * z
+
+    def derivative(self, z: Vector, y: Vector) -> Vector:
+        return expit(z) - y
+
+    def second_derivative(self, z: Vector, y: Vector) -> Vector:
+        return expit(z) * expit(-z)
+
+    def intercept(self, y: Vector, weights: Vector) -> float:
+        share = float(weights @ y)
+        return float(np.log(share) - np.log1p(-share)) if 0 < share < 1 else 0.0
+
+    def size(self, y: Vector, weights: Vector) -> float:
+        return 1.0
+
+
+LinearLoss = Squares | LogLoss
+"""Value and derivatives in the prediction z are for every sample."""
 
 
 @dataclass
@@ -75,7 +118,7 @@ class LowerLevel:
     def null_gradient(self) -> Vector:
         """‖∇f_g‖ at w = 0, in the scale of the data: the penalties that make everything zero."""
         z = np.full(len(self.y), self.null)
-        r = self.design.weights * self.loss.slope(z, self.y)
+        r = self.design.weights * self.loss.derivative(z, self.y)
         return self.groups.norms(self.design.correlate(r)) * self.design.group_scale
 
     def without_features(self) -> Fitted:
@@ -93,7 +136,7 @@ class LowerLevel:
         intercept = self.null if start is None else start.intercept
         best: Fitted | None = None
         working = np.flatnonzero(w)
-        for rounds in range(ROUNDS):
+        for rounds in range(MAX_ROUNDS):
             if len(working):
                 w, intercept = self._restricted(w, intercept, working, at)
             elif self.fit_intercept:
@@ -113,7 +156,7 @@ class LowerLevel:
     def _examine(self, w: Vector, intercept: float, at: Weights, rounds: int) -> Fitted:
         support = np.flatnonzero(w)
         z = intercept + self.columns.of(support) @ w[support]
-        r = self.design.weights * self.loss.slope(z, self.y)
+        r = self.design.weights * self.loss.derivative(z, self.y)
         gradient = self.design.correlate(r) + at.b * w
         wrong = violations(gradient, w, at.a, self.groups)
         # For squares the intercept is eliminated exactly; what is left of Σr is rounding.
@@ -165,13 +208,13 @@ class LowerLevel:
         here = value(w, b0)
         for _ in range(100):
             z = X @ w + b0
-            r = omega * self.loss.slope(z, self.y)
+            r = omega * self.loss.derivative(z, self.y)
             gradient, off = X.T @ r, float(r.sum()) if self.fit_intercept else 0.0
             wrong = violations(gradient + b * w, w, a, groups).max(initial=0.0)
             if max(float(wrong), abs(off)) <= tol:
                 break
             # Points far on their own side hardly bend the loss: a floor keeps the model definite.
-            D = omega * np.maximum(self.loss.bend(z, self.y), 1e-12)
+            D = omega * np.maximum(self.loss.second_derivative(z, self.y), 1e-12)
             H, mean = centred_products(X, D, centre=self.fit_intercept)
             slope = gradient - mean * off
             model = SparseQuadratic(H + np.diag(b), H @ w - slope, a, groups)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from legato.sklearn.groups import Groups, Vector
-
-Matrix = NDArray[np.float64]
+from legato.sklearn.penalties import Groups, Matrix, Vector
 
 
 @dataclass(frozen=True)
@@ -108,11 +105,9 @@ class SparseQuadratic:
         """Newton steps on the support, until one is taken whole or the support has shrunk away."""
         here = self.value(w, self.P @ w)
         for _ in range(5 if self.groups.single else 15):
-            active = np.flatnonzero(w)
-            if len(active) == 0:
+            if not w.any():
                 return w
-            step = np.zeros_like(w)
-            step[active] = self._step(w, active)
+            step = self._step(w)
             candidates = [self._kept_side(w, w + step), *self._along(w, step)]
             values = [self.value(u, self.P @ u) for u in candidates]
             lowest = int(np.argmin(values))
@@ -132,18 +127,18 @@ class SparseQuadratic:
             left = self.residual(new, self.P @ new - self.c)
             if not left < 0.5 * residual:
                 break
-            w, residual = new, left
-            active = np.flatnonzero(w)
-            step = np.zeros_like(w)
-            step[active] = self._step(w, active)
+            w, residual, step = new, left, self._step(new)
         return w
 
-    def _step(self, w: Vector, active: NDArray[np.intp]) -> Vector:
+    def _step(self, w: Vector) -> Vector:
+        """Newton's step on the features that are not zero."""
+        active, step = np.flatnonzero(w), np.zeros_like(w)
         groups, old = self.groups.among(active)
         a, part = self.a[old], w[active]
         P = self.P[np.ix_(active, active)]
         slope = self.P[active] @ w - self.c[active] + groups.spread(a) * groups.directions(part)
-        return -factorise(P + curvature(part, a, groups)).solve(slope)
+        step[active] = -factorise(P + curvature(part, a, groups)).solve(slope)
+        return step
 
     def _kept_side(self, w: Vector, target: Vector) -> Vector:
         """The target, with 0 for every group that would pass to the other side of 0."""

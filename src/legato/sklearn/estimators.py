@@ -1,0 +1,239 @@
+"""The four estimators: lasso, elastic net, group lasso and sparse logistic regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from legato.errors import InputError
+from legato.sklearn.base import BilevelLinearModel, FeaturePenalties, labels_of
+from legato.sklearn.lower_level import LinearLoss, LogLoss, Squares
+from legato.sklearn.penalties import Groups, Penalties, Vector
+
+
+class _Regression(RegressorMixin):  # type: ignore[misc]
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Tune the penalties on the folds of ``cv``, and fit all rows with them.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+        """
+        options = {"dtype": np.float64, "y_numeric": True, "ensure_min_samples": 2}
+        X, y = validate_data(self, X, y, accept_sparse=["csr", "csc"], **options)
+        y = np.asarray(y, dtype=np.float64)
+        self._tune(X, y, sample_weight, y)
+        return self
+
+    def predict(self, X: Any) -> Vector:
+        """Xw + b, of shape (n_samples,)."""
+        return self._linear(X)
+
+    def _loss(self) -> LinearLoss:
+        return Squares()
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LassoBilevel(_Regression, FeaturePenalties):
+    r"""The lasso with one penalty, or one for each feature or group of features, tuned on folds.
+
+    .. math:: \min_α\, \frac1K \sum_k \mathrm{MSE}_k\big(w_k^*(α)\big), \qquad
+              w_k^*(α) = \arg\min_{w,b} \frac{1}{2n_k}‖y_k − X_k w − b‖^2 + \sum_j α_j |w_j|
+
+    The scaling is that of scikit-learn's ``Lasso``; the intercept is not penalised. The lower level
+    is solved to machine precision by Newton steps on working sets, and differentiated by one linear
+    system on the support (``legato.sklearn.lower_level`` and ``.criterion`` say how, and why not by
+    a first-order method). One penalty is found by a coarse walk and a search with slopes, many by
+    ``legato.fit`` with IPiano on log α from the best single one. A sparse X is not densified.
+    Reference: Bertrand et al. (2022), *Implicit differentiation for fast hyperparameter selection
+    in non-smooth convex learning*.
+
+    Parameters
+    ----------
+    [one penalty or many]
+    [tuning]
+
+    Attributes
+    ----------
+    [coefficients]
+    [attributes]
+    """
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ElasticNetBilevel(_Regression, FeaturePenalties):
+    r"""The elastic net with one penalty or many, and its L1 share given or tuned.
+
+    .. math:: \frac{1}{2n}‖y − Xw − b‖^2
+              + \sum_j α_j \big(r |w_j| + \tfrac{1 − r}{2} w_j^2\big)
+
+    The scaling is that of scikit-learn's ``ElasticNet``; solved and tuned as :class:`LassoBilevel`.
+    Reference: Zou and Hastie (2005); Bertrand et al. (2022).
+
+    Parameters
+    ----------
+    l1_ratio : float, default=0.5
+        r in (0, 1]; None tunes it as well, by hypergradient from the best of 0.95, 0.5 and 0.1.
+    [one penalty or many]
+    [tuning]
+
+    Attributes
+    ----------
+    [coefficients]
+    l1_ratio_ : float
+        The chosen share, where it is tuned.
+    [attributes]
+    """
+
+    l1_ratio: float | None = 0.5
+
+    def _l1_ratio(self) -> float | None:
+        r = self.l1_ratio
+        if r is not None and not (isinstance(r, Real) and 0 < r <= 1):
+            raise InputError(
+                f"l1_ratio must be None or lie in (0, 1], not {r!r}; for r = 0 use Ridge."
+            )
+        return None if r is None else float(r)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GroupLassoBilevel(_Regression, BilevelLinearModel):
+    r"""The group lasso with one penalty, or one for each group.
+
+    .. math:: \frac{1}{2n}‖y − Xw − b‖^2 + \sum_g α_g \sqrt{p_g}\, ‖w_g‖_2
+
+    Features of a group, of which there are p_g, are zero together; solved and tuned as
+    :class:`LassoBilevel`. Reference: Yuan and Lin (2006); Bertrand et al. (2022).
+
+    Parameters
+    ----------
+    groups : array-like of shape (n_features,), default=None
+        A label for each feature; None makes every feature its own group, which is the lasso.
+    per_group : bool, default=False
+        Tune one penalty for each group.
+    [tuning]
+
+    Attributes
+    ----------
+    [coefficients]
+    [attributes]
+    """
+
+    per_group: bool = False
+
+    def _penalties(self, features: int) -> Penalties:
+        labels = np.arange(features) if self.groups is None else self.groups
+        self.groups_, of = labels_of(labels, features)
+        count = len(self.groups_)
+        if count == features:  # groups of one feature: group i is feature i
+            groups, index, factor = Groups.singletons(features), of, np.ones(features)
+        else:
+            groups, index = Groups(of, count), np.arange(count)
+            factor = np.sqrt(np.bincount(of, minlength=count).astype(np.float64))
+        if not self.per_group:
+            return Penalties(groups, np.zeros(count, dtype=np.intp), 1, factor)
+        return Penalties(groups, index, count, factor)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
+    r"""Logistic regression with one L1 penalty, or one for each feature or group, tuned on folds.
+
+    .. math:: \frac1n \sum_i \log\big(1 + e^{−y_i(x_i^⊤ w + b)}\big) + \sum_j α_j |w_j|, \qquad
+              y_i ∈ \{−1, 1\}
+
+    Validated by the mean log loss. With one penalty this is scikit-learn's
+    ``LogisticRegression(l1_ratio=1, solver="saga", C=1/(n·α))``; the intercept is not penalised
+    (liblinear penalises it). Two classes; for more, wrap it in ``OneVsRestClassifier``. Newton
+    models of the loss are minimised on working sets, so that classes that can be separated, where
+    first-order methods crawl, cost no more. Reference: Bertrand et al. (2022).
+
+    Parameters
+    ----------
+    [one penalty or many]
+    [tuning]
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (2,)
+        The labels of both classes, sorted.
+    coef_ : ndarray of shape (1, n_features)
+        The model, fitted to all rows with the chosen penalties.
+    intercept_ : ndarray of shape (1,)
+        Its intercept.
+    [attributes]
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Tune the penalties on the folds of ``cv``, and fit all rows with them.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), of two different labels
+        sample_weight : array-like of shape (n_samples,), default=None
+        """
+        X, y = validate_data(
+            self, X, y, accept_sparse=["csr", "csc"], dtype=np.float64, ensure_min_samples=2
+        )
+        check_classification_targets(y)
+        kind = type_of_target(y, input_name="y", raise_unknown=True)
+        if kind != "binary":
+            raise InputError(
+                f"Only binary classification is supported. The type of the target is {kind}. Wrap "
+                "the estimator in sklearn.multiclass.OneVsRestClassifier for more classes."
+            )
+        self.classes_, number = np.unique(y, return_inverse=True)
+        present = number
+        if sample_weight is not None:
+            given = np.asarray(sample_weight)
+            present = number[given > 0] if given.shape == number.shape else number
+        if len(np.unique(present)) < 2:
+            raise InputError(
+                "Classifier can't train when only one class is present: 2 are needed among the "
+                f"samples whose weight is not zero, and there are {len(np.unique(present))}."
+            )
+        self._tune(X, number.astype(np.float64), sample_weight, y)
+        self.coef_ = self.coef_.reshape(1, -1)
+        self.intercept_ = np.array([self.intercept_])
+        return self
+
+    def decision_function(self, X: Any) -> Vector:
+        """Xw + b of shape (n_samples,), positive for the second class."""
+        return self._linear(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The more probable class, of shape (n_samples,)."""
+        check_is_fitted(self)
+        return self.classes_[(self._linear(X) > 0).astype(int)]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probabilities of both classes, of shape (n_samples, 2)."""
+        z = self._linear(X)
+        return np.column_stack([expit(-z), expit(z)])
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Their logarithms, finite where the probabilities round to 0."""
+        z = self._linear(X)
+        return np.column_stack([log_expit(-z), log_expit(z)])
+
+    def _loss(self) -> LinearLoss:
+        return LogLoss()
+
+    def _classifies(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
