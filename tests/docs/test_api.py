@@ -23,13 +23,13 @@ IN_DOCSTRINGS = [
     "legato.operators",
     "legato.algorithms",
     "legato.gradients",
-    "legato.diagnose",
+    "legato.diagnostics",
     "legato.optim",
 ]
 # Records, files and switches, which have no equation of their own.
 NO_EQUATION = {
     "Checkpoint", "Diagnosis", "Finding", "Fit", "History", "Recommendation", "Record",
-    "Reference", "Run", "Sign", "peak_bytes",
+    "Reference", "Run", "Symptom", "peak_bytes",
 }  # fmt: skip
 ON_PAGES = {
     "legato.nn": "nn.rst",
@@ -66,9 +66,13 @@ def world():
 
 @pytest.fixture(scope="module")
 def diagnosis():
-    weight = torch.tensor(0.5, requires_grad=True)
-    problem = lg.Composite(lg.LeastSquares(torch.eye(3), torch.ones(3)), lg.L1(weight))
-    return lg.diagnose(problem, lg.ForwardBackward(0.5), lambda x: x.square().sum())
+    def make(dtype):
+        weight = torch.tensor(0.5, dtype=dtype, requires_grad=True)
+        data = lg.LeastSquares(torch.eye(3, dtype=dtype), torch.ones(3, dtype=dtype))
+        loss = lambda x: x.square().sum()  # noqa: E731
+        return lg.Composite(data, lg.L1(weight)), lg.ForwardBackward(0.5), loss
+
+    return lg.diagnose(make)
 
 
 def run_examples(test):
