@@ -394,8 +394,8 @@ def test_a_slow_linear_rate_is_not_called_sublinear():
     Q = torch.diag(torch.logspace(-3, 0, 12, dtype=torch.float64))
     problem = lg.Composite(lg.Quadratic(Q, random(3, 12).requires_grad_()))
     residuals = follow(Setting(problem, lg.ForwardBackward(1.0), slope), lg.Stop(2500), 1).residuals
-    assert rate(residuals, 1e-14, None).sublinear  # as the residuals alone suggest
-    assert not rate(residuals, 1e-14, 0.999).sublinear
+    assert rate(residuals, 1e-14, None)[1]  # as the residuals alone suggest
+    assert not rate(residuals, 1e-14, 0.999)[1]
     d = diagnose(problem, lg.ForwardBackward(1.0), reference=lg.Stop(2500, tol=1e-12))
     assert d.facts.spectral_radius == pytest.approx(0.999)
     assert not d.facts.sublinear
@@ -405,7 +405,7 @@ def test_a_slow_linear_rate_is_not_called_sublinear():
 def test_a_power_law_is_sublinear_although_its_last_rate_is_rho():
     for p in (1.5, 2, 3):
         residuals = [n**-p for n in range(1, 1001)]
-        assert rate(residuals, 1e-14, math.exp(-p / 1000)).sublinear
+        assert rate(residuals, 1e-14, math.exp(-p / 1000))[1]
 
 
 def test_a_recommendation_names_its_own_error():

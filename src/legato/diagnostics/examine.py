@@ -195,13 +195,13 @@ def _facts(
     setting: Setting, solution: Solution, path: Path, fixed: Adjoint | None, local: Adjoint | None
 ) -> Facts:
     radius = None if fixed is None else fixed.radius
-    falls = rate(path.residuals, 100 * torch.finfo(path.dtype).eps, radius)
+    factor, sublinear = rate(path.residuals, 100 * torch.finfo(path.dtype).eps, radius)
     return Facts(
         iterations=solution.iterations,
         residual=as_number(solution.residual),
         converged=solution.converged,
-        rate=falls.factor,
-        sublinear=falls.sublinear and not path.converged,
+        rate=factor,
+        sublinear=sublinear and not path.converged,
         spectral_radius=radius,
         amplification=None if local is None else local.amplification,
         certified=local is not None and local.certified,

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato._support import tree
 from legato.algorithms import PrimalDual
-from legato.diagnostics.setting import Setting, flat
+from legato.diagnostics.setting import Setting
 from legato.diagnostics.spectrum import LARGEST_DENSE, Adjoint
 from legato.errors import GradientError, LegatoWarning
 from legato.gradients import (
@@ -136,16 +136,13 @@ def measure(
         reference: ḡ.
         local: the adjoint system at the iterate where that solve ends, for the bound.
     """
-    theta = setting.theta
 
     def once() -> tuple[Solution, Tensor]:
         with torch.enable_grad():
             solution = setting.solve(gradient, stop)
-            value = setting.value(solution.x)
-            grads = torch.autograd.grad(value, theta, retain_graph=True, allow_unused=True)
-        return solution, flat(grads, theta)
+            return solution, setting.gradient(setting.value(solution.x))
 
-    device = theta[0].device
+    device = setting.theta[0].device
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:

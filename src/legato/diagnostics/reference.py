@@ -15,6 +15,7 @@ from legato._support import tree
 from legato._support.checks import as_number
 from legato.diagnostics.setting import Setting, flat
 from legato.gradients import Unroll
+from legato.gradients.linearisation import pull_back
 from legato.running import Stop
 
 UNROLLED_BYTES = 2**28
@@ -101,8 +102,7 @@ def unrolled(setting: Setting, path: Path) -> tuple[Tensor, float]:
     gradient = Unroll(checkpoint="sqrt" if large else None)
     with torch.enable_grad():
         value = setting.value(setting.solve(gradient, Stop(path.iterations)).x)
-        grads = torch.autograd.grad(value, setting.theta, retain_graph=True, allow_unused=True)
-    return flat(grads, setting.theta), float(value.detach())
+    return setting.gradient(value), float(value.detach())
 
 
 # --- central differences --------------------------------------------------------------------------
@@ -161,14 +161,10 @@ def _pushed(held: list[Tensor], theta: list[Tensor], along: list[Tensor]) -> lis
         pulled = torch.autograd.grad(
             held, theta, dummies, retain_graph=True, create_graph=True, allow_unused=True
         )
-        for p, d in zip(pulled, along, strict=True):
-            if p is None:
-                d.zero_()
-        total = torch.stack(
-            [(p * d).sum() for p, d in zip(pulled, along, strict=True) if p is not None]
-        ).sum()
-        pushed = torch.autograd.grad(total, dummies, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(t) if d is None else d for d, t in zip(pushed, held, strict=True)]
+    for p, d in zip(pulled, along, strict=True):
+        if p is None:
+            d.zero_()
+    return pull_back(pulled, dummies, along)
 
 
 def disagreement(setting: Setting, path: Path, gradient: Tensor, directions: int) -> float | None:
@@ -185,11 +181,11 @@ def disagreement(setting: Setting, path: Path, gradient: Tensor, directions: int
     generator = torch.Generator().manual_seed(0)
     theta = setting.theta
     held = _held_tensors(setting)
-    if not any(t.requires_grad for t in held):
+    if not held:
         return None
     eps = torch.finfo(path.dtype).eps
     h = eps ** (1 / 3)
-    sizes = torch.cat([torch.full_like(p, _size(p)).detach().reshape(-1) for p in theta])
+    sizes = flat([torch.full_like(p, _size(p)).detach() for p in theta])
     spread = float(torch.linalg.vector_norm(gradient * sizes.to(gradient)))
     worst = 0.0
     for _ in range(directions):
@@ -201,7 +197,7 @@ def disagreement(setting: Setting, path: Path, gradient: Tensor, directions: int
         up = _moved_loss(setting, path, held, moves, h)
         down = _moved_loss(setting, path, held, moves, -h)
         slope = (up - down) / (2 * h)
-        expected = float(gradient @ torch.cat([d.reshape(-1) for d in along]).to(gradient))
+        expected = float(gradient @ flat(along).to(gradient))
         rounding = 10 * eps / h * (1 + abs(up))
         worst = max(worst, abs(slope - expected) / max(spread, abs(slope), abs(expected), rounding))
     return worst

@@ -82,17 +82,8 @@ class Diagnosis:
 
 # --- text -----------------------------------------------------------------------------------------
 
-HEADINGS = (
-    "gradient",
-    "error",
-    "bound",
-    "cosine",
-    "residual",
-    "products",
-    "seconds",
-    "memory",
-    "says",
-)
+NUMBERS = ("error", "bound", "cosine", "residual", "products", "seconds", "memory")
+HEADINGS = ("gradient", *NUMBERS, "says")
 
 
 def number(value: float | None) -> str:
@@ -103,7 +94,7 @@ def cells(row: Row) -> tuple[str, ...]:
     """One strategy as strings, in the order of HEADINGS."""
     if row.skipped is not None:
         reason = re.split(r"[.:,] ", row.skipped)[0]
-        return (row.label, *("–",) * (len(HEADINGS) - 2), f"does not apply: {reason}")
+        return (row.label, *("–" for _ in NUMBERS), f"does not apply: {reason}")
     return (
         row.label,
         number(row.error),
@@ -121,36 +112,25 @@ def table(rows: tuple[Row, ...]) -> list[str]:
     """The strategies as lines of text, with columns aligned."""
     body = [HEADINGS, *(cells(r) for r in rows)]
     widths = [max(len(line[i]) for line in body) for i in range(len(HEADINGS) - 1)]
-    lines = [
-        "  ".join(
-            (
-                line[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(line[1:-1], widths[1:], strict=True)),
-                line[-1],
-            )
-        ).rstrip()
-        for line in body
-    ]
+    lines = []
+    for first, *numbers, says in body:
+        columns = [c.rjust(w) for c, w in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join((first.ljust(widths[0]), *columns, says)).rstrip())
     return [lines[0], "─" * max(map(len, lines)), *lines[1:]]
 
 
 def facts(d: Diagnosis) -> list[tuple[str, str]]:
     """The facts as pairs of name and text."""
-    f, r = d.facts, d.reference
+    f, r, rho = d.facts, d.reference, d.facts.spectral_radius
     precision = str(r.dtype).removeprefix("torch.")
-    confirmed = (
-        "not checked by differences"
-        if r.disagreement is None
-        else f"central differences within {r.disagreement:.0e}"
-    )
     made = "in a twin of" if r.twin else "in"
+    confirmed = "not checked by differences"
+    if r.disagreement is not None:
+        confirmed = f"central differences within {r.disagreement:.0e}"
     return [
         ("forward", f"residual {f.residual:.1e} after {f.iterations} iterations"),
         ("rate", "–" if f.rate is None else f"{f.rate:.6g}{' (sublinear)' * f.sublinear}"),
-        (
-            "spectral radius of A_x",
-            "–" if f.spectral_radius is None else f"{f.spectral_radius:.6g}",
-        ),
+        ("spectral radius of A_x", "–" if rho is None else f"{rho:.6g}"),
         ("‖(I − A_x)⁻¹‖", _amplification(f)),
         ("strict complementarity", _margin(f.margin)),
         ("two starts", _uniqueness(f.uniqueness)),

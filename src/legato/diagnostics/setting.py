@@ -16,6 +16,7 @@ from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import InputError, NoInfluenceError, NonFiniteLossError
 from legato.gradients import GradientStrategy, Unroll
+from legato.gradients.linearisation import pull_back
 from legato.running import Stop
 from legato.solving import Solution, solve
 
@@ -66,6 +67,11 @@ class Setting:
             )
         return value.reshape(())
 
+    def gradient(self, value: Tensor) -> Tensor:
+        """The gradient of ``value`` in θ as one flat vector; graphs behind the problem stay."""
+        with torch.enable_grad():
+            return flat(pull_back([value], self.theta, [torch.ones_like(value)])).detach()
+
     def two_steps(self) -> tuple[Tensor, Any]:
         """The loss after two iterations, and the state: everything that a run touches, cheaply."""
         state = self.start()
@@ -74,10 +80,9 @@ class Setting:
         return self.value(self.algorithm.solution(state)), state
 
 
-def flat(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
-    """One vector of all gradients, with 0 for none."""
-    pieces = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, params, strict=True)]
-    return torch.cat([g.detach().reshape(-1) for g in pieces])
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All entries as one vector."""
+    return torch.cat([t.reshape(-1) for t in tensors])
 
 
 # --- factories ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor
 from legato._support import tree
 from legato.diagnostics.setting import Setting, flat
 from legato.gradients import GMRES, Linearisation, spectral_radius
+from legato.gradients.linearisation import pull_back
 
 # --- rate -----------------------------------------------------------------------------------------
 
@@ -20,24 +21,19 @@ RATE_AGREEMENT = 0.25
 """Relative distance of log q from log ρ up to which a residual is said to fall at the rate ρ."""
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A factor per iteration; ``sublinear`` where the residual falls like a power of n instead."""
-
-    factor: float | None
-    sublinear: bool
-
-
-def rate(residuals: Sequence[float], floor: float, radius: float | None) -> Rate:
-    r"""The geometric mean of the factors over the last half, before rounding takes over.
+def rate(
+    residuals: Sequence[float], floor: float, radius: float | None
+) -> tuple[float | None, bool]:
+    r"""The factor per iteration by which residuals fall, and whether a power of n fits better.
 
     .. math:: q = (r_N / r_{N/2})^{2/N}
 
-    A power law r_n = n^{-p} has log q inversely proportional to n, a linear rate has it constant: a
-    run is sublinear if q creeps towards 1 and little has been gained in the last half. But a slow
-    linear rate looks the same while faster components die out. There ρ decides: at the end of a
-    linear run log q = log ρ, whereas a power law has log ρ = −p/N there, but a mean over the last
-    half of log q = −2p·log 2/N, which is 39 % more. Agreement to 25 % tells the two apart.
+    is a mean over the last half before rounding takes over (None: too few). For a power law
+    r_n = n^{-p}, log q is inversely proportional to n; for a linear rate it is constant: a run is
+    sublinear if q creeps towards 1 and little has been gained in the last half. But a slow linear
+    rate looks the same while faster components die out. There ρ decides: at the end of a linear run
+    log q = log ρ, whereas a power law has log ρ = −p/N there, but log q = −2p·log 2/N as the mean
+    over the last half, which is 39 % more. Agreement to 25 % tells the two apart.
 
     Args:
         residuals: of all iterations.
@@ -46,7 +42,7 @@ def rate(residuals: Sequence[float], floor: float, radius: float | None) -> Rate
     """
     end = next((i for i, r in enumerate(residuals) if not r > floor), len(residuals))
     if end < 4:
-        return Rate(0.0 if end < len(residuals) else None, False)
+        return 0.0 if end < len(residuals) else None, False
     half, quarter = end // 2, end // 4
     late = math.log(residuals[end - 1] / residuals[half]) / (end - 1 - half)
     early = math.log(residuals[half] / residuals[quarter]) / (half - quarter)
@@ -54,7 +50,7 @@ def rate(residuals: Sequence[float], floor: float, radius: float | None) -> Rate
     creeps = end == len(residuals) and end >= 50 and little and -late < 0.75 * -early
     known = radius is not None and 0 < radius < 1
     linear = known and abs(late / math.log(radius) - 1) <= RATE_AGREEMENT
-    return Rate(math.exp(late), creeps and not linear)
+    return math.exp(late), creeps and not linear
 
 
 # --- the adjoint system ---------------------------------------------------------------------------
@@ -78,7 +74,7 @@ class Adjoint:
     for every w with residual r, A_x being normal or not. ``influence`` is that norm, and
     ``amplification`` is ‖(I − A_x)⁻¹‖, in the mirror coordinates in which residuals are measured.
     They are exact (``certified``) where the matrices are small, else upper bounds that hold except
-    with probability (0.8·0.1)³ ≈ 5e-4. ``size`` and ``xi`` are the dimension and norm of ξ, and
+    with probability (0.8·0.1)³ ≈ 5e-4, infinite where the system is singular. ``xi`` is ξ and
     ``gradient`` is ∇L(w*). ``idle`` marks entries that no step moves and the loss does not see,
     such as the last differences of :class:`~legato.Differences`: A_x is the identity there, and
     they are left out of everything.
@@ -89,13 +85,12 @@ class Adjoint:
     """
 
     radius: float
-    amplification: float
-    influence: float
     certified: bool
-    size: int
-    xi: float
-    gradient: Tensor | None
+    xi: Tensor
     idle: Tensor
+    amplification: float = math.inf
+    influence: float = math.inf
+    gradient: Tensor | None = None
 
     def bound(self, residual: float, eps: float) -> float:
         """A bound on ‖∇L(w) − ∇L(w*)‖, for ‖r‖ = ``residual``·‖ξ‖ computed with precision eps.
@@ -103,10 +98,12 @@ class Adjoint:
         A residual is only known up to the rounding of the product (I − A_x)ᵀw, which grows with
         ‖w‖ ≤ ‖(I − A_x)⁻¹‖(1 + residual)‖ξ‖ and, entry by entry, with √n.
         """
-        if self.xi == 0:
+        size = float(torch.linalg.vector_norm(self.xi))
+        if size == 0:
             return 0.0
-        rounding = 20 * eps * math.sqrt(self.size) * (1 + self.amplification * (1 + residual))
-        return self.influence * (residual + rounding) * self.xi
+        root = math.sqrt(self.xi.numel())
+        rounding = 20 * eps * root * (1 + self.amplification * (1 + residual))
+        return self.influence * (residual + rounding) * size
 
 
 class _System:
@@ -122,11 +119,8 @@ class _System:
             points = [t.detach().requires_grad_() for t in tree.leaves(variables)]
             merged = algorithm.with_variables(state, tree.rebuild(variables, points))
             value = setting.value(algorithm.solution(merged))
-            grads = torch.autograd.grad(
-                value, [*points, *self.theta], retain_graph=True, allow_unused=True
-            )
-        self.xi = flat(grads[: len(points)], points)
-        self.direct = flat(grads[len(points) :], self.theta)
+            grads = pull_back([value], [*points, *self.theta], [torch.ones_like(value)])
+        self.xi, self.direct = flat(grads[: len(points)]), flat(grads[len(points) :])
         self.idle = self._find_idle()
 
     def _find_idle(self) -> Tensor:
@@ -143,14 +137,9 @@ class _System:
         return torch.where(self.idle, 0, moving)
 
     def pull(self, w: Tensor) -> Tensor:
-        lin = self.linearisation
-        cotangent = lin.transport(tree.unflatten(lin.state, w))
-        pairs = zip(tree.leaves(lin.after), tree.leaves(cotangent), strict=True)
-        outputs, cotangents = zip(*((out, c) for out, c in pairs if out.requires_grad), strict=True)
-        grads = torch.autograd.grad(
-            outputs, self.theta, cotangents, retain_graph=True, allow_unused=True
-        )
-        return flat(grads, self.theta)
+        after = tree.leaves(self.linearisation.after)
+        cotangent = self.linearisation.transport(tree.unflatten(self.linearisation.state, w))
+        return flat(pull_back(after, self.theta, tree.leaves(cotangent)))
 
 
 def adjoint(setting: Setting, state: Any) -> Adjoint:
@@ -164,7 +153,7 @@ def adjoint(setting: Setting, state: Any) -> Adjoint:
 def _dense(system: _System) -> Adjoint:
     """Everything from the matrices themselves."""
     xi = system.xi
-    n, size = xi.numel(), float(torch.linalg.vector_norm(xi))
+    n = xi.numel()
     identity = torch.eye(n, dtype=xi.dtype, device=xi.device)
     M = torch.stack([system.product(e) for e in identity], dim=1)
     P = torch.stack([system.pull(e) for e in identity])  # rows: the gradient of each cotangent
@@ -175,11 +164,11 @@ def _dense(system: _System) -> Adjoint:
     # a smaller one cannot be told from zero, and B from a singular matrix.
     uncertain = 10 * n * torch.finfo(xi.dtype).eps * float(torch.linalg.matrix_norm(B, 2))
     if not smallest > uncertain:
-        return Adjoint(radius, math.inf, math.inf, True, n, size, None, system.idle)
+        return Adjoint(radius, True, xi, system.idle)
     influence = float(torch.linalg.matrix_norm(torch.linalg.solve(B.T, P), 2))
     w = torch.linalg.solve(B, xi.double().cpu())
     gradient = system.direct.double().cpu() + P.T @ w
-    return Adjoint(radius, 1 / smallest, influence, True, n, size, gradient, system.idle)
+    return Adjoint(radius, True, xi, system.idle, 1 / smallest, influence, gradient)
 
 
 def _probed(system: _System) -> Adjoint:
@@ -191,7 +180,7 @@ def _probed(system: _System) -> Adjoint:
     fails only if all of them do.
     """
     xi = system.xi
-    n, size = xi.numel(), float(torch.linalg.vector_norm(xi))
+    n = xi.numel()
     solver = GMRES(tol=max(1e-10, 100 * torch.finfo(xi.dtype).eps), iterations=1000)
     radius = spectral_radius(system.product, xi, 200)
     if radius > 1:  # powers of a non-normal map may grow for a while
@@ -202,19 +191,12 @@ def _probed(system: _System) -> Adjoint:
         u = torch.randn(n, generator=generator, dtype=torch.float64).to(xi)
         found = solver.solve(system.product, u / torch.linalg.vector_norm(u))
         if not found.converged:
-            return Adjoint(radius, math.inf, math.inf, False, n, size, None, system.idle)
+            return Adjoint(radius, False, xi, system.idle)
         amplification = max(amplification, float(torch.linalg.vector_norm(found.solution)))
         influence = max(influence, float(torch.linalg.vector_norm(system.pull(found.solution))))
     missed = math.sqrt(n) / MISSED_SHARE
     exact = solver.solve(system.product, xi)
     gradient = (system.direct + system.pull(exact.solution)).double().cpu()
-    return Adjoint(
-        radius,
-        amplification * missed,
-        influence * missed,
-        False,
-        n,
-        size,
-        gradient if exact.converged else None,
-        system.idle,
-    )
+    known = gradient if exact.converged else None
+    norms = amplification * missed, influence * missed
+    return Adjoint(radius, False, xi, system.idle, *norms, known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,61 +122,61 @@ def findings(
     def say(symptom: Symptom, message: str) -> None:
         found.append(Finding(symptom, message))
 
-    rho, margin, starts = facts.spectral_radius, facts.margin, facts.uniqueness
-    repelling = rho is not None and rho > 1 + REPELLING_EXCESS
+    rho = 0.0 if facts.spectral_radius is None else facts.spectral_radius
+    margin = facts.margin or Margin(math.inf, None)
+    starts = facts.uniqueness or Uniqueness(0.0, 0.0, None, settled=False)
+    repelling, loose = rho > 1 + REPELLING_EXCESS, margin.strict is False
     if repelling:
         say(
             Symptom.REPELLING,
             f"the spectral radius of A_x is {rho:.4g} > 1, so the iteration leaves this fixed "
             "point as soon as anything moves. Take a smaller step.",
         )
-    not_unique = starts is not None and not starts.unique
-    dual_not_unique = starts is not None and not starts.unique_dual
-    if not_unique and starts is not None and not repelling:
+    elif not starts.unique:
         equal = "" if starts.gap is None else f" with objectives {starts.gap:.1e} apart"
         say(
             Symptom.NOT_UNIQUE,
             f"two starts lead to solutions {starts.primal:.2g} apart{equal}. Which one is returned "
             "depends on the start. Add SquaredNorm or NegativeEntropy to make it unique.",
         )
-    elif dual_not_unique and starts is not None and not repelling:
+    elif not starts.unique_dual:
         say(
             Symptom.DUAL_NOT_UNIQUE,
             f"two starts lead to the same solution but to dual variables {starts.dual:.2g} apart, "
             "so A_x has an eigenvalue 1. Add a kernel to the dual term to make them unique.",
         )
-    loose = margin is not None and margin.strict is False
-    if loose and margin is not None and not not_unique:
+    if loose and starts.unique:
         say(
             Symptom.NO_STRICT_COMPLEMENTARITY,
             f"the margin is {margin.value:.2g}: a small change of θ changes which constraints are "
             "active, so the loss may have a kink here, and a gradient is one of many.",
         )
-    if facts.sublinear and not repelling:
+    if repelling:
+        pass  # how it converges means nothing then
+    elif facts.sublinear:
         say(
             Symptom.SUBLINEAR,
             f"after {reference.iterations} iterations the residual still falls like a power of n "
             f"({reference.residual:.1e} now): no finite number of iterations is enough for the "
             "fixed-point family.",
         )
-    elif not reference.converged and not repelling:
+    elif not reference.converged:
         say(
             Symptom.NOT_CONVERGED,
             f"the reference itself has not converged: residual {reference.residual:.1e} after "
             f"{reference.iterations} iterations. Errors are relative to it. Pass a longer "
             "reference=Stop(…).",
         )
-    elif _short(facts, stop) and not repelling:
+    elif facts.residual > (FORWARD_TOLERANCE if stop.tol is None else stop.tol):
+        off = "" if error is None else f"; unrolling it is {error:.1e} off"
         say(
             Symptom.NOT_CONVERGED,
             f"the solve stops at residual {facts.residual:.1e} after {facts.iterations} "
-            "iterations, before it has converged"
-            + ("" if error is None else f"; unrolling it is {error:.1e} off")
-            + ".",
+            f"iterations, before it has converged{off}.",
         )
-    explained = repelling or not_unique or dual_not_unique or loose or facts.sublinear
+    explained = repelling or loose or facts.sublinear or not (starts.unique and starts.unique_dual)
     exact = facts.certified or facts.amplification == math.inf
-    if rho is not None and rho > 1 - UNIT_RADIUS and exact and not explained:
+    if rho > 1 - UNIT_RADIUS and exact and not explained:
         say(
             Symptom.NOT_CONTRACTING,
             f"the spectral radius of A_x is {rho:.9g}: the fixed point is not isolated, or hardly. "
@@ -207,12 +206,6 @@ def findings(
     return tuple(found)
 
 
-def _short(facts: Facts, stop: Stop) -> bool:
-    """Whether the solve ended too early, as the fixed-point family sees it."""
-    allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
-    return facts.residual > allowed
-
-
 # --- recommendation -------------------------------------------------------------------------------
 
 
@@ -223,63 +216,70 @@ def recommend(
 
     A strategy is never recommended without its own error beside it.
     """
-    advice = _choose(rows, facts, {f.symptom for f in found}, tol)
-    if advice.gradient is None:
-        return advice
-    error = next((r.error for r in rows if r.gradient == advice.gradient), None)
-    if error is None:
-        own = "its own error was not measured here"
-    else:
-        own = f"its own error here is {error:.1e}"
-        if not error <= ROUGH:
-            own += ", more than 10 % off the reference, so that it is at best a rough direction"
-    sentence = f"{advice.sentence}; {own}."
-    return dataclasses.replace(advice, sentence=sentence, error=error)
+    gradient, reason = _choose(rows, facts, {f.symptom for f in found}, tol)
+    if gradient is None:
+        return Recommendation(None, f"Trust none of these gradients: {reason}.")
+    error = next((r.error for r in rows if r.gradient == gradient), None)
+    own = "not measured" if error is None else f"{error:.1e}"
+    if error is not None and not error <= ROUGH:
+        own += ", more than 10 % off the reference, so that it is at best a rough direction"
+    use = f"Use {label(gradient)}{reason}; its own error here is {own}."
+    return Recommendation(gradient, use, error)
 
 
 def _choose(
     rows: Sequence[Row], facts: Facts, symptoms: set[Symptom], tol: float
-) -> Recommendation:
-    """A strategy and the reason; what is recommended still lacks its error and its full stop."""
-    unroll = next((r for r in rows if r.gradient == Unroll()), None)
-    exact = unroll is not None and unroll.error is not None and unroll.error <= tol
+) -> tuple[GradientStrategy | None, str]:
+    """A strategy, with what follows its name in a sentence, or None and why none is right."""
+    unroll = next((r for r in rows if r.gradient == Unroll() and r.error is not None), None)
+    error = math.inf if unroll is None or unroll.error is None else unroll.error
     if Symptom.REPELLING in symptoms:
-        return Recommendation(
-            None,
-            f"Trust none of these gradients: the iteration is unstable at its solution (ρ = "
-            f"{facts.spectral_radius:.4g} > 1), so take a smaller step first.",
+        return None, (
+            f"the iteration is unstable at its solution (ρ = {facts.spectral_radius:.4g} > 1), so "
+            "take a smaller step first"
+        )
+    if Symptom.NOT_UNIQUE in symptoms and error > tol:
+        return None, (
+            "the solution is not unique and what unrolling gives depends on the number of "
+            "iterations, so make the solution unique first, for instance by adding SquaredNorm or "
+            "NegativeEntropy"
         )
     if Symptom.NOT_UNIQUE in symptoms:
-        if not exact:
-            return Recommendation(
-                None,
-                "Trust none of these gradients: the solution is not unique and what unrolling "
-                "gives depends on the number of iterations, so make the solution unique first, "
-                "for instance by adding SquaredNorm or NegativeEntropy.",
-            )
-        return Recommendation(
-            Unroll(),
-            "Use Unroll(): the solution is not unique, and unrolling differentiates the one that "
-            "this start leads to",
+        return Unroll(), (
+            ": the solution is not unique, and unrolling differentiates the one that this start "
+            "leads to"
         )
-    if symptoms & {Symptom.NO_STRICT_COMPLEMENTARITY, Symptom.SUBLINEAR}:
-        why = (
+    generalised = " and take its result as a generalised gradient: "
+    if Symptom.SUBLINEAR in symptoms:
+        return Unroll(), generalised + (
             "the iteration converges sublinearly, so that ρ tends to 1 and the fixed-point family "
             "has nothing to stand on"
-            if Symptom.SUBLINEAR in symptoms
-            else "strict complementarity fails, so that the loss may have a kink here"
         )
-        return Recommendation(
-            Unroll(), f"Use Unroll() and take its result as a generalised gradient: {why}"
+    if Symptom.NO_STRICT_COMPLEMENTARITY in symptoms:
+        return Unroll(), generalised + (
+            "strict complementarity fails, so that the loss may have a kink here"
         )
     if Symptom.NOT_CONFIRMED in symptoms:
-        return Recommendation(
-            Unroll(),
-            "Use Unroll() with care: finite differences do not confirm the reference, so nothing "
-            "here is known to be the gradient",
+        return Unroll(), (
+            " with care: finite differences do not confirm the reference, so nothing here is known "
+            "to be the gradient"
         )
     trusted = [r for r in rows if _trusted(r, tol)]
-    return _cheapest(trusted, unroll) if trusted else _iterate_more(unroll, facts, tol)
+    if trusted:
+        best = min(trusted, key=lambda r: math.inf if r.products is None else r.products)
+        return best.gradient, _cost(best, unroll)
+    if not math.isfinite(error):
+        return None, f"none is within {tol:.0e} of the reference"
+    if error <= tol:
+        return Unroll(), f": only unrolling is within {tol:.0e} of the reference"
+    needed = ""
+    if facts.rate is not None and 0 < facts.rate < 1:
+        more = math.ceil(math.log(tol / error) / math.log(facts.rate))
+        needed = f" (about {facts.iterations + more} iterations, at rate {facts.rate:.4g})"
+    return Unroll(), (
+        f" and more iterations{needed}: the solve has not converged, and Unroll() is exact for the "
+        "iterations that there are, not for the solution"
+    )
 
 
 def _trusted(row: Row, tol: float) -> bool:
@@ -287,43 +287,17 @@ def _trusted(row: Row, tol: float) -> bool:
     return row.error is not None and row.error <= tol and not row.warnings and not checker
 
 
-def _cheapest(trusted: Sequence[Row], unroll: Row | None) -> Recommendation:
-    best = min(trusted, key=lambda r: math.inf if r.products is None else r.products)
-    others = ""
-    if unroll is not None and best is not unroll and unroll.products is not None:
-        others = (
+def _cost(best: Row, unroll: Row | None) -> str:
+    plural = "" if best.products == 1 else "s"
+    text = f": it is right and silent after {best.products} backward product{plural}"
+    if unroll is not None and best is not unroll:
+        text += (
             f", where Unroll() takes {unroll.products} and {memory_text(unroll.peak_bytes)} "
             f"instead of {memory_text(best.peak_bytes)}"
         )
     if best.bound == math.inf:
-        others += ", although no bound certifies it (I − A_x is singular, or nearly so)"
-    plural = "" if best.products == 1 else "s"
-    return Recommendation(
-        best.gradient,
-        f"Use {label(best.gradient)}: it is the cheapest that is right and silent, after "
-        f"{best.products} backward product{plural}{others}",
-    )
-
-
-def _iterate_more(unroll: Row | None, facts: Facts, tol: float) -> Recommendation:
-    error = None if unroll is None else unroll.error
-    if error is None or not math.isfinite(error):
-        return Recommendation(
-            None, f"Trust none of these gradients: none is within {tol:.0e} of the reference."
-        )
-    if error <= tol:
-        return Recommendation(
-            Unroll(), f"Use Unroll(): only unrolling is within {tol:.0e} of the reference"
-        )
-    needed = ""
-    if facts.rate is not None and 0 < facts.rate < 1:
-        more = math.ceil(math.log(tol / error) / math.log(facts.rate))
-        needed = f" (about {facts.iterations + more} iterations, at rate {facts.rate:.4g})"
-    return Recommendation(
-        Unroll(),
-        f"Use Unroll() and more iterations{needed}: the solve has not converged, and Unroll() is "
-        "exact for the iterations that there are, not for the solution",
-    )
+        text += ", although no bound certifies it (I − A_x is singular, or nearly so)"
+    return text
 
 
 def memory_text(count: int | None) -> str:
