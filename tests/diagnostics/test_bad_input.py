@@ -163,14 +163,19 @@ def test_a_factory_that_makes_two_different_problems():
         lg.diagnose(drawn)
 
 
+def test_a_factory_whose_loss_is_a_value():
+    with raises(errors.InputError, "function of the solution, not Tensor", "lambda"):
+        lg.diagnose(lambda dtype: (*make(dtype)[:2], torch.tensor(1.0)))
+
+
 def test_what_does_not_go_with_a_factory_or_without_one():
     with raises(errors.InputError, "no loss", r"diagnose\(make\)"):
         lg.diagnose(lasso(weight()), lg.ForwardBackward())
     with raises(errors.InputError, "no loss"):
         lg.diagnose(lasso(weight()))
-    with raises(errors.InputError, "x0 belongs to one precision", "return"):
+    with raises(errors.InputError, "x0 and params belong to one precision", "return"):
         lg.diagnose(make, x0=b[:5])
-    with raises(errors.InputError, "takes no dtype", "float64"):
+    with raises(errors.InputError, "takes a dtype", "float64"):
         lg.diagnose(lambda: make(torch.float32), dtype=torch.float64)
-    with raises(errors.InputError, "argument of a factory"):
+    with raises(errors.InputError, "takes a dtype", "as it is", "leave dtype out"):
         diagnose(lasso(weight()), dtype=torch.float64)

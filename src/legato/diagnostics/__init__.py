@@ -5,12 +5,10 @@ from legato.diagnostics.margin import Margin
 from legato.diagnostics.measure import PeakMemory, Row, peak_bytes
 from legato.diagnostics.reference import Reference
 from legato.diagnostics.report import Diagnosis
-from legato.diagnostics.spectrum import Adjoint
 from legato.diagnostics.uniqueness import Uniqueness
 from legato.diagnostics.verdict import Facts, Finding, Recommendation, Symptom
 
 __all__ = [
-    "Adjoint",
     "Diagnosis",
     "Facts",
     "Finding",

@@ -15,7 +15,7 @@ from legato.diagnostics.margin import margin
 from legato.diagnostics.measure import candidates, measure
 from legato.diagnostics.reference import Path, Reference, disagreement, follow, unrolled
 from legato.diagnostics.report import Diagnosis
-from legato.diagnostics.setting import Loss, Params, Setting, attach, made, takes_dtype, twin
+from legato.diagnostics.setting import Loss, Params, Setting, in_two_precisions
 from legato.diagnostics.spectrum import Adjoint, adjoint, rate
 from legato.diagnostics.uniqueness import compare_starts
 from legato.diagnostics.verdict import REPELLING_EXCESS, Facts, findings, recommend
@@ -78,21 +78,9 @@ def diagnose(
     reference = Stop(5000, tol=1e-12) if reference is None else reference
     _require_settings(tol, reference, directions, gradients)
     if loss is None:
-        given = {"algorithm": algorithm, "x0": x0, "params": params}
-        setting, exact, solution = _make(problem, dtype, stop, given)
-    else:
-        if not callable(loss):
-            raise InputError(
-                f"The loss must be a function of the solution, not {type(loss).__name__}: pass "
-                "loss=lambda x: …, not its value, so that it can be evaluated elsewhere."
-            )
-        if dtype is not None:
-            raise InputError(
-                "dtype is the argument of a factory, and a problem that is given has its own: "
-                "leave it out, or pass diagnose(make, dtype=…)."
-            )
-        setting, solution = attach(Setting(problem, algorithm, loss, x0, params), stop)  # type: ignore[arg-type]
-        exact = setting
+        _require_alone(problem, algorithm, x0, params)
+    make = problem if loss is None else lambda: (problem, algorithm, loss, x0, params)
+    setting, exact, solution = in_two_precisions(make, dtype, stop)
 
     path = follow(exact, *_lengths(reference, stop))
     fixed = _try_adjoint(exact, path.state)
@@ -122,29 +110,18 @@ def _require_settings(tol: float, reference: Any, directions: int, gradients: An
             raise InputError(f"gradients[{i}] must be a GradientStrategy, not {given}.{hint}")
 
 
-def _make(
-    make: Any, dtype: torch.dtype | None, stop: Stop, given: dict[str, Any]
-) -> tuple[Setting, Setting, Solution]:
-    """The measured setting, its twin in float64 (itself, where it has none), and its solution."""
-    if not callable(make) or given["algorithm"] is not None:
+def _require_alone(make: Any, algorithm: Any, x0: Any, params: Any) -> None:
+    if not callable(make) or algorithm is not None:
         raise InputError(
             "There is no loss: pass diagnose(problem, algorithm, loss), or a factory alone, "
             "diagnose(make), whose make(dtype) returns these three."
         )
-    unused = next((name for name, value in given.items() if value is not None), None)
-    if unused is not None:
+    if x0 is not None or params is not None:
         raise InputError(
-            f"{unused} belongs to one precision, and a factory is called with two: let make(dtype) "
-            "return (problem, algorithm, loss, x0, params), with None for what is not needed."
+            "x0 and params belong to one precision, and a factory is called with two: let "
+            "make(dtype) return (problem, algorithm, loss, x0, params), with None for what is not "
+            "needed."
         )
-    if not takes_dtype(make):
-        if dtype is not None:
-            raise InputError(f"The factory takes no dtype, so it cannot be measured in {dtype}.")
-        setting, solution = attach(made(make), stop)
-        return setting, setting, solution
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    setting, solution = attach(made(make, dtype), stop)
-    return setting, twin(make, setting, dtype, stop), solution
 
 
 def _lengths(reference: Stop, stop: Stop) -> tuple[Stop, int]:

@@ -22,7 +22,6 @@ from legato.solving import Solution, solve
 
 Loss = Callable[[Var], Tensor]
 Params = Tensor | Sequence[Tensor]
-WANTED = "(problem, algorithm, loss), (problem, algorithm, loss, x0) or (…, x0, params)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,66 +86,67 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 # --- factories ------------------------------------------------------------------------------------
 
+Factory = Callable[..., tuple[Any, ...]]
 
-def takes_dtype(make: Callable[..., Any]) -> bool:
+
+def in_two_precisions(
+    make: Factory, dtype: torch.dtype | None, stop: Stop
+) -> tuple[Setting, Setting, Solution]:
+    """The setting to measure, its twin in float64 (itself, where it has none), and its solution."""
+    if not _takes_dtype(make):
+        if dtype is not None:
+            raise InputError(
+                f"Nothing here takes a dtype, so the problem cannot be measured in {dtype} but "
+                "only as it is: pass a factory make(dtype), or leave dtype out."
+            )
+        setting, solution = attach(_made(make), stop)
+        return setting, setting, solution
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    setting, solution = attach(_made(make, dtype), stop)
+    _require_dtype(make, setting, dtype)
+    if dtype == torch.float64:
+        return setting, setting, solution
+    twin, _ = attach(_made(make, torch.float64), stop)
+    _require_dtype(make, twin, torch.float64)
+    _require_same(make, setting, twin, dtype)
+    return setting, twin, solution
+
+
+def _takes_dtype(make: Factory) -> bool:
     """Whether a factory is to be called with a dtype: it names one, or needs an argument."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # some callables of C have no signature
         return True
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return any(
-        p.name == "dtype"
-        or (p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
-        for p in parameters
+        p.name == "dtype" or (p.default is p.empty and p.kind not in variadic) for p in parameters
     )
 
 
-def made(make: Callable[..., Any], *dtype: torch.dtype) -> Setting:
+def _made(make: Factory, *dtype: torch.dtype) -> Setting:
     """What a factory returns, checked for its form."""
-    result = make(*dtype)
-    if not isinstance(result, tuple) or len(result) not in (3, 4, 5):
-        given = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-        raise InputError(f"{_call(make, *dtype)} returned {given}, but {WANTED} is wanted.")
-    return Setting(*result)
+    made = make(*dtype)
+    if not isinstance(made, tuple) or len(made) not in (3, 4, 5):
+        given = f"{len(made)} values" if isinstance(made, tuple) else type(made).__name__
+        raise InputError(
+            f"{_call(make, *dtype)} returned {given}, but (problem, algorithm, loss) is wanted, "
+            "or (problem, algorithm, loss, x0), or (problem, algorithm, loss, x0, params)."
+        )
+    if not callable(made[2]):
+        raise InputError(
+            f"The loss must be a function of the solution, not {type(made[2]).__name__}: pass "
+            "loss=lambda x: …, not its value, so that it can be evaluated elsewhere."
+        )
+    return Setting(*made)
 
 
-def _call(make: Callable[..., Any], *dtype: torch.dtype) -> str:
+def _call(make: Factory, *dtype: torch.dtype) -> str:
     name = getattr(make, "__name__", "make").replace("<lambda>", "make")
     return f"{name}({', '.join(map(str, dtype))})"
 
 
-def twin(make: Callable[..., Any], measured: Setting, dtype: torch.dtype, stop: Stop) -> Setting:
-    """The setting once more, in float64; refuses a factory that does not make the same again."""
-    _require_dtype(make, measured, dtype)
-    if dtype == torch.float64:
-        return measured
-    exact, _ = attach(made(make, torch.float64), stop)
-    _require_dtype(make, exact, torch.float64)
-    coarse = [t for t in exact.theta if t.dtype != torch.float64]
-    if coarse:
-        raise InputError(
-            f"{_call(make, torch.float64)} computes in torch.float64, but from a parameter in "
-            f"{coarse[0].dtype}, so its gradient is rounded to that. Make parameters of the dtype "
-            "themselves: θ = values.to(dtype).requires_grad_()."
-        )
-    with torch.no_grad():
-        loss, expected = (float(s.two_steps()[0]) for s in (exact, measured))
-    same = [t.shape for t in exact.theta] == [t.shape for t in measured.theta] and all(
-        torch.allclose(a.detach().double(), b.detach().double(), rtol=1e-3, atol=1e-6)
-        for a, b in zip(exact.theta, measured.theta, strict=True)
-    )
-    if not same or abs(loss - expected) > 1e-3 * (1 + abs(expected)):
-        what = "the loss after two iterations" if same else "the parameters"
-        raise InputError(
-            f"{_call(make, dtype)} and {_call(make, torch.float64)} are not the same problem: "
-            f"{what} differ. Draw random data once, outside, or with a fixed seed in one dtype "
-            "that is then converted; where the order of the parameters is in doubt, return them "
-            "as a fifth value."
-        )
-    return exact
-
-
-def _require_dtype(make: Callable[..., Any], setting: Setting, dtype: torch.dtype) -> None:
+def _require_dtype(make: Factory, setting: Setting, dtype: torch.dtype) -> None:
     """Refuse a factory that does not compute in the dtype it is given."""
     with torch.no_grad():
         value, state = setting.two_steps()
@@ -158,6 +158,33 @@ def _require_dtype(make: Callable[..., Any], setting: Setting, dtype: torch.dtyp
             f"{_call(make, dtype)} gives {what} in {wrong.dtype}. Make every tensor, also those in "
             "callables, of the dtype that is asked for; or let the factory take no argument, and "
             "the problem is measured as it is."
+        )
+    coarse = next(
+        (t for t in setting.theta if torch.finfo(t.dtype).eps > torch.finfo(dtype).eps), None
+    )
+    if coarse is not None:
+        raise InputError(
+            f"{_call(make, dtype)} computes in {dtype}, but from a parameter in {coarse.dtype}, so "
+            "that its gradient is rounded to that. Make parameters of the dtype themselves: "
+            "θ = values.to(dtype).requires_grad_()."
+        )
+
+
+def _require_same(make: Factory, setting: Setting, twin: Setting, dtype: torch.dtype) -> None:
+    """Refuse a factory whose problems differ by more than rounding."""
+    with torch.no_grad():
+        loss, exact = (float(s.two_steps()[0]) for s in (setting, twin))
+    same = [t.shape for t in setting.theta] == [t.shape for t in twin.theta] and all(
+        torch.allclose(a.detach().double(), b.detach(), rtol=1e-3, atol=1e-6)
+        for a, b in zip(setting.theta, twin.theta, strict=True)
+    )
+    if not same or abs(loss - exact) > 1e-3 * (1 + abs(exact)):
+        what = "the loss after two iterations differs" if same else "the parameters differ"
+        raise InputError(
+            f"{_call(make, dtype)} and {_call(make, torch.float64)} are not the same problem: "
+            f"{what}. Draw random data once, outside, or with a fixed seed in one dtype that is "
+            "then converted; where the order of the parameters is in doubt, return them as a fifth "
+            "value."
         )
 
 

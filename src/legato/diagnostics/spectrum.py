@@ -48,8 +48,9 @@ def rate(
     early = math.log(residuals[half] / residuals[quarter]) / (half - quarter)
     little = -late * end < 10 * math.log(2)  # a factor of 32 over the last half
     creeps = end == len(residuals) and end >= 50 and little and -late < 0.75 * -early
-    known = radius is not None and 0 < radius < 1
-    linear = known and abs(late / math.log(radius) - 1) <= RATE_AGREEMENT
+    linear = (
+        radius is not None and 0 < radius < 1 and abs(late / math.log(radius) - 1) <= RATE_AGREEMENT
+    )
     return math.exp(late), creeps and not linear
 
 
@@ -79,9 +80,6 @@ class Adjoint:
     such as the last differences of :class:`~legato.Differences`: A_x is the identity there, and
     they are left out of everything.
     Reference: Dixon (1983).
-
-    >>> diagnosis.facts.amplification  # 1/(1 − ρ) for ρ = ½
-    2.0
     """
 
     radius: float

@@ -73,8 +73,8 @@ class Facts:
     that holds except with probability 5e-4. None marks what could not be examined.
     Reference: :func:`legato.diagnose`.
 
-    >>> diagnosis.facts.converged is None, round(diagnosis.facts.spectral_radius, 2)
-    (True, 0.5)
+    >>> round(diagnosis.facts.spectral_radius, 2), diagnosis.facts.amplification  # 1/(1 − ρ)
+    (0.5, 2.0)
     """
 
     iterations: int
