@@ -77,7 +77,7 @@ def test_it_says_what_to_use(file):
 def test_a_factory_with_a_dtype_gets_a_reference_in_float64_and_one_without_does_not(file):
     result = doctor(f"{file}:typed", "--reference", 300)
     assert result.exit_code == 0, result.output
-    assert "in a twin of float64" in result.output
+    assert "in a float64 twin" in result.output
     assert "low precision" not in result.output
     result = doctor(f"{file}:single", "--reference", 300)
     assert result.exit_code == 0, result.output

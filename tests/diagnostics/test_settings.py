@@ -86,7 +86,7 @@ def test_a_module_in_float32_is_measured_against_its_twin_in_float64():
     d = made(make_net)
     assert d.reference.dtype == torch.float64
     assert d.reference.twin
-    assert "in a twin of float64" in str(d)
+    assert "in a float64 twin" in str(d)
     assert d.symptoms == frozenset()
     assert d.reference.gradient.numel() == 3 * 5 + 3
     assert 1e-9 < d.row("Unroll()").error < 1e-5  # float32 against float64
@@ -184,6 +184,7 @@ def test_a_factory_is_measured_in_the_precision_that_is_asked_for():
     assert single.reference.twin
     assert not double.reference.twin
     torch.testing.assert_close(single.reference.gradient, double.reference.gradient)
+    assert "in float64, as given" in str(double)
     assert double.row("Unroll()").error < 1e-12 < single.row("Unroll()").error < 1e-5
 
 

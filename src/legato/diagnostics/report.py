@@ -123,7 +123,7 @@ def facts(d: Diagnosis) -> list[tuple[str, str]]:
     """The facts as pairs of name and text."""
     f, r, rho = d.facts, d.reference, d.facts.spectral_radius
     precision = str(r.dtype).removeprefix("torch.")
-    made = "in a twin of" if r.twin else "in"
+    made = f"in a {precision} twin" if r.twin else f"in {precision}, as given"
     confirmed = "not checked by differences"
     if r.disagreement is not None:
         confirmed = f"central differences within {r.disagreement:.0e}"
@@ -137,8 +137,7 @@ def facts(d: Diagnosis) -> list[tuple[str, str]]:
         ("loss", f"{r.loss:.6g}, ‖gradient‖ {float(torch.linalg.vector_norm(r.gradient)):.6g}"),
         (
             "reference",
-            f"{r.how}, {made} {precision}, {r.iterations} iterations, residual "
-            f"{r.residual:.1e}; {confirmed}",
+            f"{r.how}, {made}, {r.iterations} iterations, residual {r.residual:.1e}; {confirmed}",
         ),
     ]
 
