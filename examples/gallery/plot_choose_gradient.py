@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import legato as lg
-from legato.diagnostics import Sign
+from legato.diagnostics import Symptom
 
 torch.manual_seed(0)
 A, b = torch.randn(40, 20).double(), torch.randn(40).double()
@@ -53,6 +53,6 @@ assert chosen.error < 1e-3
 assert not chosen.warnings
 assert good.reference.disagreement < 1e-5
 assert isinstance(good.recommendation.gradient, lg.Implicit)
-assert not good.signs
-assert Sign.NOT_UNIQUE in bad.signs
+assert not good.symptoms
+assert Symptom.NOT_UNIQUE in bad.symptoms
 assert isinstance(bad.recommendation.gradient, lg.Unroll)

@@ -102,7 +102,7 @@ def run(
     """
     window = None if keep is None else [state]
     batch = batch_of(problem, algorithm, state)
-    largest = None
+    largest = algorithm.size(state, batch)
     before, done = state, 0
     for done in range(1, stop.iterations + 1):
         before, state = state, algorithm.step(problem, state)
@@ -112,8 +112,7 @@ def run(
         if trace is not None:
             trace.record(problem, algorithm, before, state)
         if stop.tol is not None and done % stop.every == 0:
-            size = algorithm.size(state, batch)
-            largest = size if largest is None else torch.maximum(size, largest)
+            largest = torch.maximum(algorithm.size(state, batch), largest)
             if bool((algorithm.residual(before, state, batch, largest) <= stop.tol).all()):
                 break
     residual = algorithm.residual(before, state, batch, largest)

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from legato.cli.app import app
-from legato.console.loading import LoadError, load
+from legato.console.loading import LoadError, call_factory, load
 
 GOOD = """
 import torch
@@ -20,6 +20,15 @@ def lasso():
     b = torch.tensor([1.0, -2.0, 0.1], dtype=torch.float64)
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
     return problem, lg.ForwardBackward(0.5), lambda x: x.square().sum()
+
+def typed(dtype):
+    v = torch.tensor(0.3, dtype=dtype, requires_grad=True)
+    b = torch.tensor([1.0, -2.0, 0.1], dtype=dtype)
+    problem = lg.Composite(lg.LeastSquares(A.to(dtype), b), lg.L1(v))
+    return problem, lg.ForwardBackward(0.5), lambda x: x.square().sum()
+
+def single():
+    return typed(torch.float32)
 
 def started():
     return (*lasso(), torch.ones(3, dtype=torch.float64))
@@ -65,6 +74,16 @@ def test_it_says_what_to_use(file):
     assert "recommendation" in result.output
 
 
+def test_a_factory_with_a_dtype_gets_a_reference_in_float64_and_one_without_does_not(file):
+    result = doctor(f"{file}:typed", "--reference", 300)
+    assert result.exit_code == 0, result.output
+    assert "in a float64 twin" in result.output
+    assert "low precision" not in result.output
+    result = doctor(f"{file}:single", "--reference", 300)
+    assert result.exit_code == 0, result.output
+    assert "low precision" in result.output
+
+
 def test_a_start_and_options(file, tmp_path):
     picture = tmp_path / "picture.png"
     result = doctor(
@@ -79,11 +98,11 @@ def test_a_start_and_options(file, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("pair", "pair() returned 2 values, but (problem, algorithm, loss) or"),
+        ("pair", "pair() returned 2 values, but (problem, algorithm, loss)"),
         ("nothing", "nothing() returned NoneType, but (problem,"),
-        ("broken", "broken() raised ZeroDivisionError: division by zero"),
+        ("broken", "raised ZeroDivisionError: division by zero"),
         ("number", "number in"),
-        ("missing", "has no function 'missing'. It defines: lasso, started"),
+        ("missing", "has no function 'missing'. It defines: lasso, typed"),
         ("nan", "NonFiniteLossError: The loss is nan at the solution"),
         ("crash", "raised KeyError: 'key [1]'"),
     ],
@@ -98,8 +117,9 @@ def test_what_can_be_wrong_with_a_factory(file, name, words):
 
 def test_the_line_of_an_error_is_named(file):
     line = 1 + GOOD.splitlines().index("    return 1 / 0")
-    with pytest.raises(LoadError, match=rf"model\.py:{line}\)"):
-        load(f"{file}:broken")
+    assert f"model.py:{line})" in "".join(doctor(f"{file}:broken").stderr.split("\n"))
+    with pytest.raises(LoadError, match=rf"broken\(\) raised .*model\.py:{line}\)"):
+        call_factory(f"{file}:broken")
 
 
 def test_what_can_be_wrong_with_a_target(tmp_path):
@@ -122,7 +142,7 @@ def test_siblings_can_be_imported(tmp_path):
     model = tmp_path / "model.py"
     model.write_text("import sibling_of_model\ndef build():\n    return sibling_of_model.values\n")
     path = list(sys.path)
-    assert load(f"{model}:build") == (1, 2, 3)
+    assert load(f"{model}:build")() == (1, 2, 3)
     assert sys.path == path
 
 

@@ -98,3 +98,84 @@ def test_a_diverging_solve_is_reported_as_such():
             lambda x: x.sum(),
             torch.ones(3).double(),
         )
+
+
+# --- factories ------------------------------------------------------------------------------------
+
+
+def make(dtype, data=A, fixed=None):
+    dtype = fixed or dtype
+    w = torch.tensor(0.7, dtype=dtype, requires_grad=True)
+    problem = lg.Composite(lg.LeastSquares(data.to(dtype), b.to(dtype)), lg.L1(w))
+    return problem, lg.ForwardBackward(), lambda x: x.sum()
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda dtype: make(dtype)[:2], "2 values"),
+        (lambda dtype: None, "NoneType"),
+        (lambda dtype: list(make(dtype)), "list"),
+        (lambda: make(torch.float64)[0], "Composite"),
+    ],
+)
+def test_a_factory_that_returns_something_else(returned, words):
+    with raises(errors.InputError, "returned " + words, r"\(problem, algorithm, loss\)", "x0"):
+        lg.diagnose(returned)
+
+
+@pytest.mark.parametrize("fixed", [torch.float32, torch.float64])
+def test_a_factory_that_does_not_compute_in_the_dtype_it_is_given(fixed):
+    with raises(errors.InputError, rf"make\(.*\) gives an iteration in {fixed}", "no argument"):
+        lg.diagnose(lambda dtype: make(dtype, fixed=fixed))
+
+
+def test_a_factory_whose_loss_is_in_another_dtype():
+    def coarse_loss(dtype):
+        return *make(dtype)[:2], lambda x: x.sum().float()
+
+    with raises(errors.InputError, r"coarse_loss\(torch.float64\) gives a loss in torch.float32"):
+        lg.diagnose(coarse_loss)
+
+
+def test_a_factory_whose_parameters_stay_in_single_precision():
+    w = torch.tensor(0.7, requires_grad=True)
+
+    def shared(dtype):
+        data = lg.LeastSquares(A.to(dtype), b.to(dtype))
+        return lg.Composite(data, lg.L1(w.to(dtype))), lg.ForwardBackward(), lambda x: x.sum()
+
+    with raises(errors.InputError, "from a parameter in torch.float32", "requires_grad_"):
+        lg.diagnose(shared)
+
+
+def test_a_factory_that_makes_two_different_problems():
+    seeds = iter(range(9))
+    with raises(errors.InputError, "not the same problem", "the loss", "fixed seed"):
+        lg.diagnose(lambda dtype: make(dtype, randn(8, 5, seed=next(seeds))))
+    values = iter((0.1, 0.2))
+
+    def drawn(dtype):
+        w = torch.tensor(next(values), dtype=dtype, requires_grad=True)
+        return lg.Composite(make(dtype)[0].smooth, lg.L1(w)), lg.ForwardBackward(), torch.sum
+
+    with raises(errors.InputError, "not the same problem", "the parameters", "fifth value"):
+        lg.diagnose(drawn)
+
+
+def test_a_factory_whose_loss_is_a_value():
+    with raises(errors.InputError, "function of the solution, not Tensor", "lambda"):
+        lg.diagnose(lambda dtype: (*make(dtype)[:2], torch.tensor(1.0)))
+
+
+def test_what_does_not_go_with_a_factory_or_without_one():
+    with raises(errors.InputError, "no loss", r"diagnose\(make\)"):
+        lg.diagnose(lasso(weight()), lg.ForwardBackward())
+    with raises(errors.InputError, "no loss"):
+        lg.diagnose(lasso(weight()))
+    with raises(errors.InputError, "x0 and params belong to one precision", "return"):
+        lg.diagnose(make, x0=b[:5])
+    with raises(errors.InputError, "takes a dtype", "float64"):
+        lg.diagnose(lambda: make(torch.float32), dtype=torch.float64)
+    with raises(errors.InputError, "takes a dtype", "as it is", "leave dtype out"):
+        diagnose(lasso(weight()), dtype=torch.float64)

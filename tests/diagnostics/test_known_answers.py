@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import legato as lg
-from legato.diagnostics import Diagnosis, Sign, strategies
-from legato.diagnostics.path import follow
+from legato.diagnostics import Diagnosis, Symptom, measure
+from legato.diagnostics.reference import follow
 from legato.diagnostics.setting import Setting
 from legato.diagnostics.uniqueness import compare_starts
 from problems import A, by_name, random
@@ -29,7 +29,7 @@ class Case:
     build: Callable[[], tuple[Any, lg.Algorithm, Callable[[Any], Tensor], Any]]
     recommended: str | None
     reason: str
-    signs: frozenset[Sign] = frozenset()
+    signs: frozenset[Symptom] = frozenset()
     says: dict[str, str] = field(default_factory=dict)
     stop: lg.Stop = field(default_factory=lambda: lg.Stop(120))
     reference: int = 800
@@ -100,9 +100,8 @@ def toy(theta: float):
 def slow_tv():
     """TV over 24 samples with a strong weight: the dual crosses it in hundreds of iterations."""
     signal = torch.cat([torch.zeros(12), torch.ones(12)]).double() + 0.1 * random(4, 24)
-    data = lg.SquaredNorm() + lg.Linear(-signal)
-    dual = lg.L1(number(2.0)).dual()
-    problem = lg.Saddle(lg.Differences(dims=(-1,)), dual=dual, nonsmooth=data)
+    data = lg.SquaredDistance(signal)
+    problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(number(2.0)), nonsmooth=data)
     return problem, lg.PrimalDual(), slope, torch.zeros(24, dtype=torch.float64)
 
 
@@ -170,7 +169,7 @@ def warn(category: str, *labels: str) -> dict[str, str]:
 ONE, TEN, HUNDRED = "OneStep()", "FixedPoint(terms=10)", "FixedPoint(terms=100)"
 GMRES, CG, BICG = "Implicit(GMRES())", "Implicit(CG())", "Implicit(BiCGStab())"
 DENSE = "Implicit(Direct())"
-DEGENERATE = frozenset({Sign.SUBLINEAR, Sign.NO_STRICT_COMPLEMENTARITY})
+DEGENERATE = frozenset({Symptom.SUBLINEAR, Symptom.NO_STRICT_COMPLEMENTARITY})
 CASES = {
     "denoising": Case(denoising, ONE, "after 1 backward product,"),
     "ridge": Case(
@@ -203,7 +202,7 @@ CASES = {
         slow_tv,
         "Unroll()",
         "more iterations",
-        frozenset({Sign.NOT_CONVERGED}),
+        frozenset({Symptom.NOT_CONVERGED}),
         warn(EARLY, GMRES, BICG, DENSE, "Piggyback()")
         | warn(f"{INEXACT}, {EARLY}", ONE, TEN, HUNDRED),
         stop=lg.Stop(40),
@@ -212,14 +211,14 @@ CASES = {
         linear_program,
         None,
         "not unique",
-        frozenset({Sign.NOT_UNIQUE}),
+        frozenset({Symptom.NOT_UNIQUE}),
         warn(LOST, GMRES, CG, BICG, DENSE, TEN, HUNDRED) | warn(INEXACT, ONE),
     ),
     "equal columns": Case(
         equal_columns,
         "Unroll()",
         "the one that this start leads to",
-        frozenset({Sign.NOT_UNIQUE}),
+        frozenset({Symptom.NOT_UNIQUE}),
         warn(LOST, GMRES, CG, BICG, DENSE, HUNDRED) | warn(INEXACT, ONE, TEN),
     ),
     "toy at θ = 0": Case(
@@ -240,14 +239,14 @@ CASES = {
         kink,
         "Unroll()",
         "generalised gradient: strict complementarity fails",
-        frozenset({Sign.NO_STRICT_COMPLEMENTARITY, Sign.NOT_CONFIRMED}),
+        frozenset({Symptom.NO_STRICT_COMPLEMENTARITY, Symptom.NOT_CONFIRMED}),
         warn(INEXACT, ONE, TEN),
     ),
     "ρ > 1": Case(
         unstable,
         None,
         "smaller step",
-        frozenset({Sign.REPELLING}),
+        frozenset({Symptom.REPELLING}),
         warn(LOST, GMRES, CG, BICG, DENSE, TEN, HUNDRED) | warn(INEXACT, ONE),
     ),
 }
@@ -266,13 +265,13 @@ def test_a_known_answer(name: str) -> None:
     case, d = CASES[name], diagnosis(name)
     # what to use, and why, in one sentence
     advice = d.recommendation
-    label = None if advice.gradient is None else strategies.label(advice.gradient)
+    label = None if advice.gradient is None else measure.label(advice.gradient)
     assert label == case.recommended
     assert case.reason in advice.sentence
     assert advice.sentence.endswith(".")
     assert ". " not in advice.sentence
     # what is wrong: exactly that
-    assert d.signs == case.signs
+    assert d.symptoms == case.signs
     assert {r.label: ", ".join(r.warnings) for r in d.rows if r.warnings} == case.says
     # the bound is never below the error
     bounded = [r for r in d.rows if r.bound is not None]

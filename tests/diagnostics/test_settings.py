@@ -1,20 +1,23 @@
-"""The diagnosis finds θ wherever it is kept, copies what it can, and says what it could not."""
+"""The diagnosis finds θ wherever it is kept, as given or made in two precisions."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
 import legato as lg
-from legato.diagnostics import Sign
-from legato.diagnostics.adjoint import LARGEST_DENSE
+from legato.diagnostics import Finding, Symptom
+from legato.diagnostics.reference import follow
+from legato.diagnostics.setting import Setting
+from legato.diagnostics.spectrum import LARGEST_DENSE, rate
 from legato.diagnostics.verdict import recommend
 from makers import randn
 from problems import TARGET, A, by_name, random
 
 b = TARGET
+FB = lg.ForwardBackward(0.35)
 FEW = (lg.Implicit(), lg.FixedPoint(10), lg.Unroll())
-SCALE = torch.tensor([0.5], requires_grad=True)  # a global, in float32
 
 
 def number(value, dtype=torch.float64):
@@ -36,6 +39,16 @@ def diagnose(problem, algorithm=None, loss=slope, x0=None, **options):
         "gradients": FEW,
     } | options
     return lg.diagnose(problem, algorithm or lg.ForwardBackward(), loss, x0, **options)
+
+
+def made(make, **options):
+    """The same, by a factory."""
+    options = {
+        "stop": lg.Stop(300),
+        "reference": lg.Stop(1000, tol=1e-12),
+        "gradients": FEW,
+    } | options
+    return lg.diagnose(make, **options)
 
 
 def gradient_of(problem, algorithm, loss, x0, params, iterations=600):
@@ -62,41 +75,59 @@ class Net(torch.nn.Module):
         return self.layer(x).square().sum() + 0.5 * x.square().sum()
 
 
-def test_a_module_in_float32_is_copied_in_float64():
+def make_net(dtype):
     torch.manual_seed(0)
-    net = Net()
+    net = Net().to(dtype)
     problem = lg.Composite(lg.Smooth(net), lg.L1(0.01))
-    algorithm = lg.ForwardBackward(0.1)
-    x0 = torch.zeros(5)
-    d = diagnose(problem, algorithm, slope, x0)
+    return problem, lg.ForwardBackward(0.1), slope, torch.zeros(5, dtype=dtype)
+
+
+def test_a_module_in_float32_is_measured_against_its_twin_in_float64():
+    d = made(make_net)
     assert d.reference.dtype == torch.float64
-    assert d.signs == frozenset()
-    found = {tuple(p.shape) for p in net.parameters()}
-    assert d.reference.gradient.numel() == sum(p.numel() for p in net.parameters())
-    assert found == {(3, 5), (3,)}
+    assert d.reference.twin
+    assert "in a float64 twin" in str(d)
+    assert d.symptoms == frozenset()
+    assert d.reference.gradient.numel() == 3 * 5 + 3
     assert 1e-9 < d.row("Unroll()").error < 1e-5  # float32 against float64
     for row in d.rows:
         assert row.bound is None or row.bound >= row.error
 
 
-def test_closures_globals_and_computed_tensors_are_followed():
-    t = number(-1.0, torch.float32)
-    target = torch.randn(4, generator=torch.Generator().manual_seed(0))
+def make_computed(dtype):
+    """exp(t) is computed beforehand, and what a closure holds is nobody's field."""
+    t, scale = number(-1.0, dtype), number([0.5], dtype)
+    target = torch.randn(4, generator=torch.Generator().manual_seed(0)).to(dtype)
 
     def energy(x):
-        return 0.5 * (SCALE * x - target) ** 2 + 0.1 * x**2
+        return 0.5 * (scale * x - target) ** 2 + 0.1 * x**2
 
-    problem = lg.Composite(lg.Smooth(energy), lg.L1(t.exp()))  # exp(t) is computed beforehand
-    algorithm = lg.ForwardBackward(1.0)
-    x0 = torch.zeros(4)
-    d = diagnose(problem, algorithm, slope, x0)
+    problem = lg.Composite(lg.Smooth(energy), lg.L1(t.exp()))
+    return problem, lg.ForwardBackward(1.0), slope, torch.zeros(4, dtype=dtype), [scale, t]
+
+
+def test_closures_and_computed_tensors_are_followed():
+    problem, algorithm, loss, x0, params = make_computed(torch.float64)
+    truth = gradient_of(problem, algorithm, loss, x0, params)
+    d = made(make_computed)
     assert d.reference.dtype == torch.float64
-    assert d.reference.gradient.numel() == 2
     assert d.reference.disagreement < 1e-6
-    truth = gradient_of(problem, algorithm, slope, x0, [SCALE, t])
-    torch.testing.assert_close(
-        d.reference.gradient.sort().values, truth.sort().values, rtol=1e-4, atol=1e-5
-    )
+    agrees(d, truth, 1e-10)
+    found = made(lambda dtype: make_computed(dtype)[:4])  # whatever the order
+    torch.testing.assert_close(found.reference.gradient.sort().values, truth.sort().values)
+    given = diagnose(problem, algorithm, loss, x0, params=params)
+    agrees(given, truth, 1e-10)
+    assert given.reference.disagreement < 1e-6
+    assert not given.reference.twin
+
+
+def test_what_autograd_does_not_see_is_not_confirmed():
+    def make(dtype):
+        t = number(0.3, dtype)
+        smooth = lg.Smooth(lambda x: 0.5 * ((x - 1) ** 2).sum() + (t + t.detach()) * x.sum())
+        return lg.Composite(smooth), lg.ForwardBackward(0.5), slope, torch.zeros(3, dtype=dtype)
+
+    assert Symptom.NOT_CONFIRMED in made(make).symptoms
 
 
 def test_params_choose_what_is_differentiated():
@@ -133,10 +164,42 @@ def test_nothing_of_the_user_s_is_changed():
     assert problem.nonsmooth.weight is w
 
 
-# --- what cannot be copied ------------------------------------------------------------------------
+# --- precision ------------------------------------------------------------------------------------
 
 
-def test_a_callable_with_a_fixed_dtype_leaves_the_reference_in_its_precision():
+def lasso(dtype):
+    w = number(0.3, dtype)
+    return lg.Composite(lg.LeastSquares(A.to(dtype), b.to(dtype)), lg.L1(w)), FB, slope
+
+
+def test_a_factory_is_measured_in_the_precision_that_is_asked_for():
+    asked = []
+
+    def make(dtype):
+        asked.append(dtype)
+        return lasso(dtype)
+
+    single, double = made(make), made(make, dtype=torch.float64)
+    assert asked == [torch.float32, torch.float64, torch.float64]
+    assert single.reference.twin
+    assert not double.reference.twin
+    torch.testing.assert_close(single.reference.gradient, double.reference.gradient)
+    assert "in float64, as given" in str(double)
+    assert double.row("Unroll()").error < 1e-12 < single.row("Unroll()").error < 1e-5
+
+
+def test_a_factory_without_a_dtype_is_measured_as_it_is():
+    d = made(lambda: lasso(torch.float64))
+    assert d.symptoms == frozenset()
+    d = made(lambda n=5: lasso(torch.float32))
+    assert d.symptoms == {Symptom.LOW_PRECISION}
+    assert d.reference.dtype == torch.float32
+    assert "measured as given, in torch.float32" in str(d)
+    assert "diagnose(make)" in str(d)
+    assert d.recommendation.gradient is not None
+
+
+def test_a_problem_with_a_fixed_dtype_has_a_reference_of_that_precision():
     w = number(0.3, torch.float32)
 
     def energy(x):
@@ -148,13 +211,13 @@ def test_a_callable_with_a_fixed_dtype_leaves_the_reference_in_its_precision():
     d = diagnose(
         lg.Composite(lg.Smooth(energy), lg.L1(w)), lg.ForwardBackward(0.5), loss, torch.zeros(4)
     )
-    assert d.signs == {Sign.LOW_PRECISION}
+    assert d.symptoms == {Symptom.LOW_PRECISION}
     assert d.reference.dtype == torch.float32
     assert d.recommendation.gradient is not None
 
 
-class Stubborn(lg.Function):
-    """A smooth term that refuses to be copied."""
+class Own(lg.Function):
+    """A user's smooth term that refuses to be copied."""
 
     def __init__(self, target):
         self.target = target
@@ -169,13 +232,12 @@ class Stubborn(lg.Function):
         return x - self.target
 
 
-def test_what_cannot_be_copied_is_differentiated_in_place_and_unchecked():
+def test_nothing_need_be_copied():
     target = randn(3).requires_grad_()
-    d = diagnose(lg.Composite(Stubborn(target), lg.L1(0.1)), lg.ForwardBackward(0.5), x0=0 * b[:3])
-    assert d.reference.disagreement is None
-    assert d.facts.spectral_radius is None
+    d = diagnose(lg.Composite(Own(target), lg.L1(0.1)), lg.ForwardBackward(0.5), x0=0 * b[:3])
+    assert d.reference.disagreement < 1e-6
+    assert d.facts.spectral_radius == pytest.approx(0.5)
     assert d.row("Unroll()").error < 1e-12
-    assert "not checked by differences" in str(d)
 
 
 # --- what else can be found -----------------------------------------------------------------------
@@ -194,7 +256,7 @@ def test_a_dual_that_is_not_unique():
         reference=lg.Stop(1500, 1e-11),
         gradients=[lg.Unroll()],
     )
-    assert Sign.DUAL_NOT_UNIQUE in d.signs
+    assert Symptom.DUAL_NOT_UNIQUE in d.symptoms
     assert d.facts.uniqueness.primal < 1e-6
 
 
@@ -202,7 +264,7 @@ def test_a_recommendation_without_a_certificate_says_so():
     d = diagnose(lg.Composite(lg.LeastSquares(A, b), lg.L1(number(0.3))))
     assert "certifies" not in d.recommendation.sentence
     row = dataclasses.replace(d.row("Implicit(GMRES())"), bound=torch.inf)
-    advice = recommend([row], d.facts, d.reference, (), tol=1e-3)
+    advice = recommend([row], d.facts, (), tol=1e-3)
     assert advice.gradient == lg.Implicit()
     assert "no bound certifies it" in advice.sentence
 
@@ -218,7 +280,7 @@ def test_a_loss_that_sees_only_what_is_determined():
 
     d = diagnose(problem, lg.ForwardBackward(), loss)
     assert d.row("Implicit(GMRES())").bound == torch.inf
-    assert d.signs == {Sign.NOT_UNIQUE}
+    assert d.symptoms == {Symptom.NOT_UNIQUE}
     assert d.facts.uniqueness.primal > 0.05
 
 
@@ -229,7 +291,7 @@ def test_a_gradient_that_is_zero():
         lg.LeastSquares(lg.Identity(), t * torch.ones(2).double()), lg.NonNegative()
     )
     d = diagnose(problem, lg.ForwardBackward(0.5), lambda x: (x - 1).square().sum())
-    assert d.signs == {Sign.ZERO_GRADIENT}
+    assert d.symptoms == {Symptom.ZERO_GRADIENT}
     assert d.row("Unroll()").error == 0
     assert d.row("Unroll()").cosine is None
 
@@ -249,7 +311,7 @@ def test_a_tolerance_that_was_missed():
     problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(number(0.3)))
     d = diagnose(problem, stop=lg.Stop(20, tol=1e-9))
     assert d.facts.converged is False
-    assert d.signs == {Sign.NOT_CONVERGED}
+    assert d.symptoms == {Symptom.NOT_CONVERGED}
     assert d.row("Implicit(GMRES())").warnings == ("NotConvergedWarning",)
 
 
@@ -261,7 +323,7 @@ def test_a_loss_that_changes_by_itself_is_not_confirmed():
         return slope(x) + 1e-2 * next(calls)
 
     d = diagnose(problem, loss=loss)
-    assert Sign.NOT_CONFIRMED in d.signs
+    assert Symptom.NOT_CONFIRMED in d.symptoms
     assert "with care" in d.recommendation.sentence
 
 
@@ -280,12 +342,12 @@ def test_bounds_of_large_problems_hold_but_are_not_certified():
 
 def test_float32_bounds_hold():
     p = by_name("lasso")
-    theta = p.leaves(torch.float32)
-    matrix, target, w = theta
-    problem = lg.Composite(lg.LeastSquares(matrix, target), lg.L1(w))
-    d = diagnose(
-        problem, lg.ForwardBackward(0.35), p.loss, gradients=(*FEW, lg.Implicit(lg.Direct()))
-    )
+
+    def make(dtype):
+        matrix, target, w = p.leaves(dtype)
+        return lg.Composite(lg.LeastSquares(matrix, target), lg.L1(w)), FB, p.loss
+
+    d = made(make, gradients=(*FEW, lg.Implicit(lg.Direct())))
     assert d.reference.dtype == torch.float64
     for row in d.rows:
         assert row.error > 0
@@ -325,14 +387,38 @@ def test_plotting_draws_on_the_axes_it_is_given():
     assert axes.settings["xscale"] == axes.settings["yscale"] == "log"
 
 
-def test_functions_that_belong_to_no_module():
-    """As those of a bare exec, or of some notebooks."""
-    names = {}
-    exec("loss = lambda x: x.square().sum()", names)
-    assert names["loss"].__module__ is None
-    weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    data = lg.LeastSquares(torch.eye(3).double(), torch.tensor([3.0, 2.0, 1.0]).double())
-    diagnosis = lg.diagnose(
-        lg.Composite(data, lg.L1(weight)), lg.ForwardBackward(), names["loss"], stop=lg.Stop(50)
-    )
-    assert diagnosis.recommendation.gradient is not None
+# --- never confidently wrong ----------------------------------------------------------------------
+
+
+def test_a_slow_linear_rate_is_not_called_sublinear():
+    """ρ = 0.999: faster components die out first, so that the rate creeps up to ρ, and stays."""
+    Q = torch.diag(torch.logspace(-3, 0, 12, dtype=torch.float64))
+    problem = lg.Composite(lg.Quadratic(Q, random(3, 12).requires_grad_()))
+    residuals = follow(Setting(problem, lg.ForwardBackward(1.0), slope), lg.Stop(2500), 1).residuals
+    assert rate(residuals, 1e-14, None)[1]  # as the residuals alone suggest
+    assert not rate(residuals, 1e-14, 0.999)[1]
+    d = diagnose(problem, lg.ForwardBackward(1.0), reference=lg.Stop(2500, tol=1e-12))
+    assert d.facts.spectral_radius == pytest.approx(0.999)
+    assert not d.facts.sublinear
+    assert d.symptoms == {Symptom.NOT_CONVERGED}
+
+
+def test_a_power_law_is_sublinear_although_its_last_rate_is_rho():
+    for p in (1.5, 2, 3):
+        residuals = [n**-p for n in range(1, 1001)]
+        assert rate(residuals, 1e-14, math.exp(-p / 1000))[1]
+
+
+def test_a_recommendation_names_its_own_error():
+    d = diagnose(lg.Composite(lg.LeastSquares(A, b), lg.L1(number(0.3))))
+    error = d.row("Implicit(GMRES())").error
+    assert d.recommendation.error == error
+    assert f"its own error here is {error:.1e}." in d.recommendation.sentence
+    finding = Finding(Symptom.NOT_CONFIRMED, "…")
+    rough = dataclasses.replace(d.row("Unroll()"), error=0.42)
+    advice = recommend([rough], d.facts, [finding], tol=1e-3)
+    assert advice.error == 0.42
+    assert "4.2e-01, more than 10 % off the reference" in advice.sentence
+    unmeasured = recommend(d.rows[:1], d.facts, [finding], tol=1e-3)
+    assert unmeasured.error is None
+    assert "not measured" in unmeasured.sentence

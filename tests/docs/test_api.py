@@ -30,7 +30,7 @@ IN_DOCSTRINGS = [
 # Records, files and switches, which have no equation of their own.
 NO_EQUATION = {
     "Checkpoint", "Diagnosis", "Finding", "Fit", "History", "Recommendation", "Record",
-    "Reference", "Run", "Sign", "peak_bytes",
+    "Reference", "Run", "Symptom", "peak_bytes",
 }  # fmt: skip
 # Options of a method and parts of a result: the examples of what they belong to show them.
 NO_EXAMPLE = {
@@ -74,9 +74,13 @@ def world():
 
 @pytest.fixture(scope="module")
 def diagnosis():
-    weight = torch.tensor(0.5, requires_grad=True)
-    problem = lg.Composite(lg.LeastSquares(torch.eye(3), torch.ones(3)), lg.L1(weight))
-    return lg.diagnose(problem, lg.ForwardBackward(0.5), lambda x: x.square().sum())
+    def make(dtype):
+        weight = torch.tensor(0.5, dtype=dtype, requires_grad=True)
+        data = lg.LeastSquares(torch.eye(3, dtype=dtype), torch.ones(3, dtype=dtype))
+        loss = lambda x: x.square().sum()  # noqa: E731
+        return lg.Composite(data, lg.L1(weight)), lg.ForwardBackward(0.5), loss
+
+    return lg.diagnose(make)
 
 
 def run_examples(test):

@@ -40,8 +40,9 @@ def doctor(
         str,
         typer.Argument(
             metavar="FILE.py:FACTORY",
-            help="A function without arguments that returns (problem, algorithm, loss) or "
-            "(problem, algorithm, loss, x0); loss is a function of the solution.",
+            help="A function of a dtype that returns (problem, algorithm, loss) or (problem, "
+            "algorithm, loss, x0) in it; loss is a function of the solution. Without an argument, "
+            "the problem is measured as it is.",
         ),
     ],
     iterations: Annotated[int, typer.Option(help="Iterations of the solve in question.")] = 100,
@@ -52,19 +53,14 @@ def doctor(
 ) -> None:
     """Say which gradient to use for your problem, and whether to trust it."""
     try:
-        problem, algorithm, loss, *start = load(target)
-    except LoadError as error:
-        fail(str(error))
-    try:
         found = diagnose(
-            problem,
-            algorithm,
-            loss,
-            *start,
+            load(target),
             stop=Stop(iterations, tol),
             reference=Stop(reference, tol=1e-12),
             tol=accuracy,
         )
+    except LoadError as error:
+        fail(str(error))
     except LegatoError as error:
         fail(f"{type(error).__name__}: {error}")
     except Exception as error:  # the user's own callables may raise anything

@@ -8,8 +8,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from legato.diagnostics import Diagnosis
+from legato.diagnostics.measure import label
 from legato.diagnostics.report import HEADINGS, cells, facts
-from legato.diagnostics.strategies import label
 
 SHORT = {"residual": "resid.", "products": "prods"}
 
@@ -47,6 +47,6 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     console.print(listing)
     for finding in diagnosis.findings:
         console.print()
-        console.print(f"[bold yellow]{escape(finding.sign)}[/]: {escape(finding.message)}")
+        console.print(f"[bold yellow]{escape(finding.symptom)}[/]: {escape(finding.message)}")
     console.print()
     console.print(Panel(escape(advice.sentence), title="recommendation", title_align="left"))

@@ -5,29 +5,18 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-WANTED = "(problem, algorithm, loss) or (problem, algorithm, loss, x0)"
 
 
 class LoadError(Exception):
     """A target cannot be loaded; the message says what is wrong with it."""
 
 
-def load(target: str) -> tuple[Any, ...]:
-    """What the factory of ``FILE.py:factory`` returns: three or four things."""
-    made = call_factory(target)
-    if not isinstance(made, tuple) or len(made) not in (3, 4):
-        name = target.rpartition(":")[2]
-        given = f"{len(made)} values" if isinstance(made, tuple) else type(made).__name__
-        raise LoadError(f"{name}() returned {given}, but {WANTED} is wanted.")
-    return made
-
-
-def call_factory(target: str, *arguments: object) -> Any:
-    """Import FILE.py of ``FILE.py:factory`` and call that function, or class, in it."""
+def load(target: str) -> Callable[..., Any]:
+    """Import FILE.py of ``FILE.py:factory``; that function, or class, in it."""
     path, separator, name = target.rpartition(":")
     if not separator or not path or not name:
         raise LoadError(
@@ -41,9 +30,16 @@ def call_factory(target: str, *arguments: object) -> Any:
         raise LoadError(f"{path} has no function {name!r}.{listed}")
     if not callable(factory):
         raise LoadError(f"{name} in {path} is a {type(factory).__name__}, not a function.")
+    return factory
+
+
+def call_factory(target: str, *arguments: object) -> Any:
+    """What the factory of ``FILE.py:factory`` returns for ``arguments``."""
+    factory = load(target)
     try:
         return factory(*arguments)
     except Exception as error:
+        path, _, name = target.rpartition(":")
         written = ", ".join(map(str, arguments))
         raise LoadError(f"{name}({written}) raised {_describe(error, path)}") from error
 

@@ -1,16 +1,14 @@
 """Which gradient should I use here, and can I trust it?"""
 
-from legato.diagnostics.adjoint import Adjoint
-from legato.diagnostics.complementarity import Margin
 from legato.diagnostics.examine import diagnose
-from legato.diagnostics.measure import Row
-from legato.diagnostics.memory import PeakMemory, peak_bytes
+from legato.diagnostics.margin import Margin
+from legato.diagnostics.measure import PeakMemory, Row, peak_bytes
 from legato.diagnostics.reference import Reference
-from legato.diagnostics.report import Diagnosis, Facts, Finding, Recommendation, Sign
+from legato.diagnostics.report import Diagnosis
 from legato.diagnostics.uniqueness import Uniqueness
+from legato.diagnostics.verdict import Facts, Finding, Recommendation, Symptom
 
 __all__ = [
-    "Adjoint",
     "Diagnosis",
     "Facts",
     "Finding",
@@ -19,7 +17,7 @@ __all__ = [
     "Recommendation",
     "Reference",
     "Row",
-    "Sign",
+    "Symptom",
     "Uniqueness",
     "diagnose",
     "peak_bytes",

@@ -5,100 +5,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import torch
 
-from legato.diagnostics.complementarity import Margin
-from legato.diagnostics.measure import Row
+from legato.diagnostics.margin import Margin
+from legato.diagnostics.measure import Row, label
 from legato.diagnostics.reference import Reference
-from legato.diagnostics.strategies import label as strategy_label
 from legato.diagnostics.uniqueness import Uniqueness
-from legato.gradients import GradientStrategy
-
-
-class Sign(StrEnum):
-    """What can be wrong with a gradient, whatever strategy computes it.
-
-    Reference: :func:`legato.diagnose`.
-
-    >>> from legato.diagnostics import Sign
-    >>> sorted(sign.name for sign in Sign)[:2]
-    ['DUAL_NOT_UNIQUE', 'LOW_PRECISION']
-    """
-
-    NOT_CONVERGED = "not converged"
-    SUBLINEAR = "sublinear"
-    NOT_CONTRACTING = "not contracting"
-    REPELLING = "repelling"
-    NOT_UNIQUE = "not unique"
-    DUAL_NOT_UNIQUE = "dual not unique"
-    NO_STRICT_COMPLEMENTARITY = "no strict complementarity"
-    NOT_CONFIRMED = "not confirmed"
-    LOW_PRECISION = "low precision"
-    ZERO_GRADIENT = "zero gradient"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, in words and numbers, and what to try.
-
-    Reference: :func:`legato.diagnose`.
-
-    >>> [finding.sign.name for finding in diagnosis.findings]
-    []
-    """
-
-    sign: Sign
-    message: str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the recommendation rests on.
-
-    ``iterations``, ``residual`` and ``converged`` belong to the solve as asked for (converged:
-    None where no tolerance was asked for). ``rate`` is the factor per iteration by which the
-    residual falls, from the long reference run, as are ``margin`` and ``uniqueness``.
-    ``spectral_radius`` is that of A_x at the reference solution; ``amplification`` is ‖(I − A_x)⁻¹‖
-    at the iterate that the strategies differentiate, exact if ``certified``, else an upper bound
-    that holds except with probability 5e-4. None marks what could not be examined.
-    Reference: :func:`legato.diagnose`.
-
-    >>> diagnosis.facts.converged is None, round(diagnosis.facts.spectral_radius, 2)
-    (True, 0.5)
-    """
-
-    iterations: int
-    residual: float
-    converged: bool | None
-    rate: float | None
-    sublinear: bool
-    spectral_radius: float | None
-    amplification: float | None
-    certified: bool
-    margin: Margin | None
-    uniqueness: Uniqueness | None
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """The strategy to use (None: none can be trusted), and why, in one sentence.
-
-    Reference: :func:`legato.diagnose`.
-
-    >>> diagnosis.recommendation.gradient
-    Implicit(solver=GMRES(tol=1e-06, restart=50, iterations=500))
-    >>> diagnosis.recommendation.sentence.split()[0]
-    'Use'
-    """
-
-    gradient: GradientStrategy | None
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
+from legato.diagnostics.verdict import Facts, Finding, Recommendation, Symptom, memory_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,18 +35,18 @@ class Diagnosis:
     recommendation: Recommendation
 
     @property
-    def signs(self) -> frozenset[Sign]:
+    def symptoms(self) -> frozenset[Symptom]:
         """What was found, without the words."""
-        return frozenset(f.sign for f in self.findings)
+        return frozenset(f.symptom for f in self.findings)
 
-    def row(self, label: str) -> Row:
+    def row(self, name: str) -> Row:
         """The row of a strategy by its label, e.g. ``"Unroll(last=10)"``."""
-        return {r.label: r for r in self.rows}[label]
+        return {r.label: r for r in self.rows}[name]
 
     def __str__(self) -> str:
         lines = [*table(self.rows), ""]
         lines += [f"{name:<24}{value}" for name, value in facts(self)]
-        lines += ["", *(f"! {f.sign}: {f.message}" for f in self.findings)]
+        lines += ["", *(f"! {f.symptom}: {f.message}" for f in self.findings)]
         if self.findings:
             lines.append("")
         return "\n".join([*lines, f"→ {self.recommendation}"])
@@ -145,7 +60,7 @@ class Diagnosis:
         measured = [r for r in self.rows if r.error is not None and r.seconds is not None]
         floor = 1e-17
         advice = self.recommendation.gradient
-        recommended = None if advice is None else strategy_label(advice)
+        recommended = None if advice is None else label(advice)
         for row in measured:
             x, y = max(row.error or 0.0, floor), row.seconds or 0.0
             area = 20 + 20 * math.log2(1 + (row.peak_bytes or 0) / 1024)
@@ -167,40 +82,19 @@ class Diagnosis:
 
 # --- text -----------------------------------------------------------------------------------------
 
-HEADINGS = (
-    "gradient",
-    "error",
-    "bound",
-    "cosine",
-    "residual",
-    "products",
-    "seconds",
-    "memory",
-    "says",
-)
+NUMBERS = ("error", "bound", "cosine", "residual", "products", "seconds", "memory")
+HEADINGS = ("gradient", *NUMBERS, "says")
 
 
 def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.1e}"
 
 
-def size(count: int | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "–"
-    amount = float(count)
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} GB"
-
-
 def cells(row: Row) -> tuple[str, ...]:
     """One strategy as strings, in the order of HEADINGS."""
     if row.skipped is not None:
         reason = re.split(r"[.:,] ", row.skipped)[0]
-        return (row.label, *("–",) * (len(HEADINGS) - 2), f"does not apply: {reason}")
+        return (row.label, *("–" for _ in NUMBERS), f"does not apply: {reason}")
     return (
         row.label,
         number(row.error),
@@ -209,7 +103,7 @@ def cells(row: Row) -> tuple[str, ...]:
         number(row.residual),
         "–" if row.products is None else str(row.products),
         "–" if row.seconds is None else f"{row.seconds:.4f}",
-        size(row.peak_bytes),
+        memory_text(row.peak_bytes),
         ", ".join(row.warnings),
     )
 
@@ -218,46 +112,34 @@ def table(rows: tuple[Row, ...]) -> list[str]:
     """The strategies as lines of text, with columns aligned."""
     body = [HEADINGS, *(cells(r) for r in rows)]
     widths = [max(len(line[i]) for line in body) for i in range(len(HEADINGS) - 1)]
-    lines = [
-        "  ".join(
-            (
-                line[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(line[1:-1], widths[1:], strict=True)),
-                line[-1],
-            )
-        ).rstrip()
-        for line in body
-    ]
+    lines = []
+    for first, *numbers, says in body:
+        columns = [c.rjust(w) for c, w in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join((first.ljust(widths[0]), *columns, says)).rstrip())
     return [lines[0], "─" * max(map(len, lines)), *lines[1:]]
 
 
 def facts(d: Diagnosis) -> list[tuple[str, str]]:
     """The facts as pairs of name and text."""
-    f, r = d.facts, d.reference
+    f, r, rho = d.facts, d.reference, d.facts.spectral_radius
     precision = str(r.dtype).removeprefix("torch.")
-    confirmed = (
-        "not checked by differences"
-        if r.disagreement is None
-        else f"central differences within {r.disagreement:.0e}"
-    )
-    lines = [
+    made = f"in a {precision} twin" if r.twin else f"in {precision}, as given"
+    confirmed = "not checked by differences"
+    if r.disagreement is not None:
+        confirmed = f"central differences within {r.disagreement:.0e}"
+    return [
         ("forward", f"residual {f.residual:.1e} after {f.iterations} iterations"),
         ("rate", "–" if f.rate is None else f"{f.rate:.6g}{' (sublinear)' * f.sublinear}"),
-        (
-            "spectral radius of A_x",
-            "–" if f.spectral_radius is None else f"{f.spectral_radius:.6g}",
-        ),
+        ("spectral radius of A_x", "–" if rho is None else f"{rho:.6g}"),
         ("‖(I − A_x)⁻¹‖", _amplification(f)),
         ("strict complementarity", _margin(f.margin)),
         ("two starts", _uniqueness(f.uniqueness)),
         ("loss", f"{r.loss:.6g}, ‖gradient‖ {float(torch.linalg.vector_norm(r.gradient)):.6g}"),
         (
             "reference",
-            f"{r.how}, {precision}, {r.iterations} iterations, residual {r.residual:.1e}; "
-            f"{confirmed}",
+            f"{r.how}, {made}, {r.iterations} iterations, residual {r.residual:.1e}; {confirmed}",
         ),
     ]
-    return lines
 
 
 def _amplification(f: Facts) -> str:

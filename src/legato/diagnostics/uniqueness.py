@@ -12,11 +12,14 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import as_number
 from legato._support.tree import Var
-from legato.algorithms import Algorithm, ForwardBackward, Nesterov, PrimalDual
-from legato.algorithms.forward_backward import InertialState
-from legato.diagnostics.path import Path
+from legato.diagnostics.reference import Path
 from legato.diagnostics.setting import Setting
 from legato.errors import LegatoError
+
+DISTINCT = 1e-4
+"""Relative distance above which two points count as two solutions."""
+SECOND_RUN = 5
+"""Times the first run's iterations that a second may take: a random start may be farther away."""
 
 
 @dataclass(frozen=True)
@@ -38,95 +41,79 @@ class Uniqueness:
 
     @property
     def unique(self) -> bool:
-        return not self.settled or self.primal <= FAR
+        return not self.settled or self.primal <= DISTINCT
 
     @property
     def unique_dual(self) -> bool:
-        return not self.settled or self.dual <= FAR
-
-
-STILL, FAR = 1e-9, 1e-4
-"""Residual below which a run stands still, and distance above which two points differ."""
-LONGER = 5
-"""A random start may be farther away: times the first run's iterations that a second may take."""
+        return not self.settled or self.dual <= DISTINCT
 
 
 @torch.no_grad()
 def compare_starts(setting: Setting, path: Path, idle: Tensor | None) -> Uniqueness | None:
     """Run again from a random start; None where the algorithm takes none that can be made up.
 
-    ``idle`` entries of the state, which nothing moves, are left where they were.
+    Both runs end with the algorithm's fixed-point map: momentum would circle for long around
+    solutions that are not unique.
+
+    Args:
+        setting: what is diagnosed.
+        path: the first run.
+        idle: entries of the state that nothing moves, which are left where they were.
     """
-    still = STILL if _precision(path).eps < 1e-10 else 1e-5
+    algorithm, problem = setting.algorithm, setting.problem
+    still = 1e-9 if torch.finfo(path.dtype).eps < 1e-10 else 1e-5
     try:
-        algorithm, state = _other_start(setting, path, idle)
-        end, residual = path.state, path.residuals[-1]
-        if residual > still and isinstance(end, InertialState) and _restarts(algorithm):
-            again = path.start._replace(mirror=end.mirror, point=end.point, previous=end.mirror)
-            end, residual = _settle(setting.problem, algorithm, again, path.iterations, 1, still)
-        longer = LONGER if residual <= still else 1
-        state, other = _settle(setting.problem, algorithm, state, path.iterations, longer, still)
+        plain, end = algorithm.fixed_point_map(path.state)
+        residual = path.residuals[-1]
+        if residual > still:
+            end, residual = _settle(problem, plain, end, path.iterations, still)
+        state = _other_start(setting, path, idle)
+        for _ in range(path.iterations):
+            state = algorithm.step(problem, state)
+        again, other_end = algorithm.fixed_point_map(state)
+        more = (SECOND_RUN - 1) * path.iterations if residual <= still else 1
+        other_end, other = _settle(problem, again, other_end, more, still)
     except (LegatoError, RuntimeError, TypeError):
         return None
-    settled = residual <= still and other <= still
-    first, second = setting.algorithm.solution(end), algorithm.solution(state)
-    duals = setting.algorithm.dual(end), algorithm.dual(state)
+    first, second = plain.solution(end), again.solution(other_end)
+    duals = plain.dual(end), again.dual(other_end)
     return Uniqueness(
         primal=_distance(first, second),
         dual=0.0 if duals[0] is None else _distance(*duals),
-        gap=_gap(setting.problem, first, second),
-        settled=settled,
+        gap=_gap(problem, first, second),
+        settled=residual <= still and other <= still,
     )
 
 
-def _settle(
-    problem: Any, algorithm: Algorithm, state: Any, least: int, longer: int, still: float
-) -> tuple[Any, float]:
-    """The state and residual once nothing moves, after ``least`` to ``longer`` times as many."""
-    residual = math.inf
-    for n in range(1, longer * least + 1):
-        before, state = state, algorithm.step(problem, state)
-        if n >= least:
-            residual = as_number(algorithm.residual(before, state))
-            if not residual > still:
-                break
-    algorithm.require_sound(state)
-    return state, residual
-
-
-def _restarts(algorithm: Algorithm) -> bool:
-    return isinstance(algorithm, ForwardBackward) and isinstance(algorithm.inertia, Nesterov)
-
-
-def _precision(path: Path) -> torch.finfo:
-    return torch.finfo(tree.leaves(path.state)[0].dtype)
-
-
-def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> tuple[Algorithm, Any]:
+def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> Any:
+    """The start with noise on its variables, in mirror coordinates, where no domain limits them."""
     generator = torch.Generator().manual_seed(1)
 
     def moved(t: Tensor) -> Tensor:
+        if not t.is_floating_point():
+            return t
         size = max(1.0, float(t.square().mean().sqrt()))
         return t + size * torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
 
-    if isinstance(setting.algorithm, (ForwardBackward, PrimalDual)):
-        algorithm, _ = setting.algorithm.fixed_point_map(
-            path.state
-        )  # with the steps found at the end
-        _, lean = setting.algorithm.fixed_point_map(path.start)
-        start = tree.tree_map(moved, lean)
-        if idle is not None:
-            kept = torch.where(idle, tree.flatten(lean), tree.flatten(start))
-            start = tree.unflatten(lean, kept)
-        first = setting.algorithm
-        if isinstance(first, ForwardBackward) and isinstance(first.inertia, Nesterov):
-            # Momentum without restarts circles long around solutions that are not unique.
-            algorithm = ForwardBackward(first.step_size, first.geometry, Nesterov(restart=True))
-            fresh = first.with_variables(path.start, start)
-            return algorithm, fresh._replace(previous=fresh.mirror)
-        return algorithm, start
-    x0 = tree.tree_map(moved, setting.algorithm.solution(path.start))
-    return setting.algorithm, setting.algorithm.init(setting.problem, x0)
+    _, variables = setting.algorithm.fixed_point_map(path.start)
+    other = tree.tree_map(moved, variables)
+    if idle is not None:
+        kept = torch.where(idle, tree.flatten(variables), tree.flatten(other))
+        other = tree.unflatten(variables, kept)
+    state = setting.algorithm.with_variables(path.start, other)
+    return setting.algorithm.resume(setting.problem, state)
+
+
+def _settle(problem: Any, algorithm: Any, state: Any, most: int, still: float) -> tuple[Any, float]:
+    """The state and residual once nothing moves, or after ``most`` iterations."""
+    residual = math.inf
+    for _ in range(most):
+        before, state = state, algorithm.step(problem, state)
+        residual = as_number(algorithm.residual(before, state))
+        if not residual > still:
+            break
+    algorithm.require_sound(state)
+    return state, residual
 
 
 def _distance(x: Var, z: Var) -> float:

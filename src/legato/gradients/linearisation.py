@@ -130,6 +130,6 @@ def pull_back(
             is_grads_batched=bool(count),
         )
     return [
-        t.new_zeros(*count, *t.shape) if g is None else g
+        t.new_zeros((*count, *t.shape)) if g is None else g
         for g, t in zip(grads, inputs, strict=True)
     ]

@@ -75,7 +75,7 @@ class Unroll(GradientStrategy):
             before, final = _attach(problem, algorithm, start, attached, watch)
         if done is None:
             batch = batch_of(problem, algorithm, final)
-            residual = algorithm.residual(before, final, batch)
+            residual = algorithm.residual(before, final, batch, algorithm.size(state, batch))
             return Run(final, stop.iterations, residual, None, None)
         done.state = final
         return done
