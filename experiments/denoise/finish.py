@@ -14,7 +14,6 @@ from pathlib import Path
 
 from ship import main as ship
 
-from legato._support.files import write_text
 from legato.cli.denoise.figures import draw_all
 from legato.cli.denoise.table_text import comparisons_markdown, markdown, weights_markdown
 from legato.studies.denoise.image_sets import read_sets
@@ -56,7 +55,7 @@ def main() -> None:
     page = replaced(page, "table", markdown(results["table"]))
     page = replaced(page, "weights", weights_markdown(results["one_weight"]))
     page = replaced(page, "comparisons", comparisons_markdown(results["comparisons"]))
-    write_text(HERE / "README.md", page)
+    (HERE / "README.md").write_text(page, encoding="utf-8")
     ship(part_folder(folder.path, ALL))
 
 

@@ -11,7 +11,6 @@ import json
 import sys
 from pathlib import Path
 
-from legato._support.files import replacing, write_text
 from legato.nn import AnalysisDenoiser
 from legato.studies.denoise.shipped import PARAMETERS, STORY
 
@@ -28,9 +27,8 @@ def main(folder: Path) -> None:
         sigma: {test: round(one["psnr"], 3) for test, one in tests.items()}
         for sigma, tests in results["scores"].items()
     }
-    with replacing(PARAMETERS) as temporary:
-        temporary.write_bytes((folder / "filters.safetensors").read_bytes())
-    write_text(STORY, json.dumps(story, indent=1, ensure_ascii=False) + "\n")
+    PARAMETERS.write_bytes((folder / "filters.safetensors").read_bytes())
+    STORY.write_text(json.dumps(story, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

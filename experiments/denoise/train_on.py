@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from legato._support.files import write_text
 from legato.gradients import Unroll
 from legato.studies.denoise.image_sets import read_sets
 from legato.studies.denoise.models import (
@@ -95,7 +94,8 @@ def main() -> None:
     # Read again: another row may have been trained on meanwhile.
     now = results_of(folder) or found
     now["rows"][arguments.row] = row
-    write_text(folder / "results.json", json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(now, indent=1, ensure_ascii=False)
+    (folder / "results.json").write_text(f"{text}\n", encoding="utf-8")
     say(", ".join(f"{name} {one['psnr']:.2f} dB" for name, one in row["scores"].items()))
 
 
