@@ -1,10 +1,14 @@
-"""Every public name has a sentence, an equation, a reference and an example that runs."""
+"""What a docstring owes its reader.
+
+Every public name says in a sentence what it is. A function, and a class that computes, shows an
+example that runs, in its docstring or on its page; more than three parameters are listed under
+``Args:``. Errors, records and base classes owe no example.
+"""
 
 import doctest
-import importlib
 import inspect
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,66 +16,89 @@ import torch
 
 import legato
 import legato as lg
+from legato.gradients import LinearSolver
 
 API = Path(__file__).parents[2] / "docs" / "api"
 
-# Modules whose docstrings hold their examples, and those whose page does.
-IN_DOCSTRINGS = [
-    "legato",
-    "legato.functions",
-    "legato.geometry",
-    "legato.operators",
-    "legato.algorithms",
-    "legato.gradients",
-    "legato.diagnose",
-    "legato.optim",
-]
-# Records, files and switches, which have no equation of their own.
-NO_EQUATION = {
-    "Checkpoint", "Diagnosis", "Finding", "Fit", "History", "Recommendation", "Record",
-    "Reference", "Run", "Sign", "peak_bytes",
-}  # fmt: skip
-ON_PAGES = {
+# The page of each module; a name is looked at once, under the first module that offers it.
+PAGES = {
+    "legato": "problems.rst",
+    "legato.functions": "functions.rst",
+    "legato.geometry": "geometry.rst",
+    "legato.operators": "operators.rst",
+    "legato.algorithms": "algorithms.rst",
+    "legato.gradients": "gradients.rst",
+    "legato.diagnostics": "diagnostics.rst",
+    "legato.optim": "optim.rst",
     "legato.nn": "nn.rst",
     "legato.sklearn": "sklearn.rst",
     "legato.studies.toy": "studies.rst",
     "legato.studies.segment.data": "studies.rst",
 }
-
-
-def find_module(name):
-    importlib.import_module(name)
-    return sys.modules[name]  # not the function legato.diagnose, which hides its module
-
-
-def public(module):
-    return [(module, name) for name in find_module(module).__all__]
-
-
-# Each once, under the first module that offers it.
+CONTRACTS = (
+    lg.Algorithm,
+    lg.Function,
+    lg.Geometry,
+    lg.GradientStrategy,
+    lg.Operator,
+    LinearSolver,
+    torch.nn.Module,
+    torch.optim.Optimizer,
+)
 FIRST = {
-    id(getattr(find_module(module), name)): (module, name)
-    for listed in reversed(IN_DOCSTRINGS)
-    for module, name in public(listed)
+    id(getattr(import_module(module), name)): (module, name)
+    for module in reversed(PAGES)
+    for name in import_module(module).__all__
 }
-NAMES = sorted(FIRST.values())
+NAMES = [
+    pair for pair in sorted(FIRST.values()) if callable(getattr(import_module(pair[0]), pair[1]))
+]
+
+
+def look_up(module, name):
+    return inspect.unwrap(getattr(import_module(module), name))
+
+
+def computes(thing):
+    """A function, or a class that fills a contract and is not one itself."""
+    if not inspect.isclass(thing):
+        return True
+    contract = thing in CONTRACTS or inspect.isabstract(thing)
+    return issubclass(thing, CONTRACTS) and not contract
+
+
+COMPUTING = [pair for pair in NAMES if computes(look_up(*pair))]
+MANY_PARAMETERS = [
+    (module, name)
+    for module, name in NAMES
+    if (computes(look_up(module, name)) or hasattr(look_up(module, name), "fit"))
+    and len(inspect.signature(look_up(module, name)).parameters) > 3
+]
+
+
+def examples_of(page):
+    """The lines of code in the examples of a page."""
+    text = (API / page).read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"^(?:>>>|\.\.\.) (.*)$", text, flags=re.MULTILINE))
 
 
 @pytest.fixture
 def world():
-    """What the examples suppose: torch, legato, and for diagnose the diagnosis of its own entry."""
+    """What examples suppose: torch, legato, and the names of the module they stand in."""
     torch.manual_seed(0)
     return {"torch": torch, "legato": legato, "lg": lg, "__name__": "__main__"}
 
 
 @pytest.fixture(scope="module")
 def diagnosis():
+    """For the parts of a diagnosis: that of the example of ``diagnose``."""
     weight = torch.tensor(0.5, requires_grad=True)
     problem = lg.Composite(lg.LeastSquares(torch.eye(3), torch.ones(3)), lg.L1(weight))
     return lg.diagnose(problem, lg.ForwardBackward(0.5), lambda x: x.square().sum())
 
 
-def run_examples(test):
+def run_examples(text, names, where):
+    test = doctest.DocTestParser().get_doctest(text, names, where, None, 0)
     said = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     runner.run(test, out=said.append)
@@ -79,73 +106,73 @@ def run_examples(test):
     assert not runner.failures, "".join(said)
 
 
-def has_equation(text):
-    """Set apart, or in a sentence; what is code does not count."""
-    words = re.sub(r"``[^`]*``", "", text.split(">>>")[0])
-    return ".. math::" in words or bool(re.search(r"[=≤≥≈∼∈↦⟨‖]", words))
-
-
 @pytest.mark.parametrize(("module", "name"), NAMES, ids=lambda part: part)
-def test_docstring(module, name, world, diagnosis):
-    thing = inspect.unwrap(getattr(find_module(module), name))
-    text = inspect.getdoc(thing)
+def test_summary(module, name):
+    text = look_up(module, name).__doc__
     assert text
-    sentence = re.split(r"\n\s*\n", text)[0].replace("\n", " ")
-    assert sentence.rstrip().endswith((".", "?")), "the first paragraph is a sentence"
-    assert "Reference:" in text, "where does it come from?"
-    assert has_equation(text) != (name in NO_EQUATION)
-    parser = doctest.DocTestParser()
-    run_examples(parser.get_doctest(text, world | {"diagnosis": diagnosis}, name, None, 0))
-
-
-WITH_EXAMPLES = [
-    (module, name)
-    for listed in ON_PAGES
-    for module, name in public(listed)
-    if ">>>" in (getattr(find_module(module), name).__doc__ or "")
-]
-
-
-@pytest.mark.parametrize(("module", "name"), WITH_EXAMPLES, ids=lambda part: part)
-def test_docstring_of_a_layer(module, name, world):
-    here = {other: getattr(find_module(module), other) for _, other in public(module)}
-    text = inspect.getdoc(getattr(find_module(module), name))
-    run_examples(doctest.DocTestParser().get_doctest(text, world | here, name, None, 0))
+    paragraph = re.split(r"\n\s*\n", inspect.cleandoc(text))[0]
+    assert paragraph.rstrip().endswith((".", "?")), "the first paragraph is a sentence"
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), public("legato.nn") + public("legato.sklearn"), ids=lambda part: part
+    ("module", "name"),
+    [pair for pair in NAMES if ">>>" in (look_up(*pair).__doc__ or "")],
+    ids=lambda part: part,
 )
-def test_a_layer_says_where_it_comes_from(module, name):
-    assert "Reference:" in inspect.getdoc(getattr(find_module(module), name))
+def test_examples_run(module, name, world, diagnosis):
+    names = {
+        other: getattr(import_module(module), other) for other in import_module(module).__all__
+    }
+    text = inspect.getdoc(look_up(module, name))
+    run_examples(text, names | world | {"diagnosis": diagnosis}, name)
 
 
-@pytest.mark.parametrize("page", ["nn.rst", "sklearn.rst", "studies.rst", "errors.rst"])
+@pytest.mark.parametrize(("module", "name"), COMPUTING, ids=lambda part: part)
+def test_what_computes_has_an_example(module, name):
+    shown = ">>>" in (look_up(module, name).__doc__ or "")
+    assert shown or re.search(rf"\b{name}\b", examples_of(PAGES[module]))
+
+
+# Names whose list is still to be written; take a name out when it has one.
+OWED = {
+    "AnalysisDenoiser", "ContrastWeights", "HeavyBall", "LearnedWeights", "MatrixGame",
+    "NonNegativeLeastSquares", "NonlinearCG", "Potts", "PrimalDual", "SimplexLeastSquares",
+    "SparseCoding", "TotalVariation", "diagnose", "download", "estimate", "fit", "log_loss",
+    "mirror_prox", "prox", "softmax_loss", "solve",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "name"), MANY_PARAMETERS, ids=lambda part: part)
+def test_many_parameters_are_listed(module, name):
+    thing = look_up(module, name)
+    text = inspect.cleandoc(thing.__doc__)
+    section = re.search(r"^Args:\n((?:\s{4,}.*\n?|\n(?=\s{4}))+)", text, flags=re.MULTILINE)
+    if section is None and name in OWED:
+        pytest.xfail("Args: is still to be written")
+    assert section, "Args: is missing"
+    if ":class:`" in section[1]:
+        return  # the other parameters are those of another class, which lists them
+    listed = {
+        listed.strip()
+        for head in re.findall(r"^ {4}(\w[\w, ]*)(?: \(.*?\))?:", section[1], flags=re.MULTILINE)
+        for listed in head.split(",")
+    }
+    assert not set(inspect.signature(thing).parameters) - listed
+
+
+@pytest.mark.parametrize(
+    "page", sorted({p.name for p in API.glob("*.rst") if ">>>" in p.read_text("utf-8")})
+)
 def test_page(page, world):
-    text = (API / page).read_text(encoding="utf-8")
-    run_examples(doctest.DocTestParser().get_doctest(text, world, page, None, 0))
+    run_examples((API / page).read_text(encoding="utf-8"), world, page)
 
 
-@pytest.mark.parametrize("module", ON_PAGES)
-def test_examples_name_everything(module):
-    """Each public name is used in an example, on its page or in its docstring."""
-    text = (API / ON_PAGES[module]).read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"^(?:>>>|\.\.\.) (.*)$", text, flags=re.MULTILINE))
-    missing = [
-        name
-        for _, name in public(module)
-        if not re.search(rf"\b{name}\b", code)
-        and ">>>" not in (getattr(getattr(find_module(module), name), "__doc__", "") or "")
-    ]
-    assert not missing, f"without an example in {ON_PAGES[module]}: {', '.join(missing)}"
-
-
-@pytest.mark.parametrize("module", [*IN_DOCSTRINGS, *ON_PAGES])
+@pytest.mark.parametrize("module", PAGES)
 def test_every_name_has_its_entry(module, site):
     pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
     missing = [
         name
-        for _, name in public(module)
+        for name in import_module(module).__all__
         if not re.search(rf'id="(?:legato|{re.escape(module)})\.{name}"', pages)
         and not re.search(rf'id="legato\.[\w.]+\.{name}"', pages)
     ]

@@ -28,9 +28,11 @@ class LogisticBilevel(ClassifierMixin, BilevelLinearModel):  # type: ignore[misc
     ``LogisticRegression(l1_ratio=1, solver="saga", C=1/(n·α))``; the intercept is not penalised
     (liblinear penalises it). Two classes; for more, wrap it in ``OneVsRestClassifier``. Newton
     models of the loss are minimised on working sets, so that classes that can be separated, where
-    first-order methods crawl, cost no more. Parameters and attributes are those of
-    :class:`LassoBilevel`, ``coef_`` and ``intercept_`` have scikit-learn's shapes (1, p) and (1,).
-    Reference: Bertrand et al. (2022).
+    first-order methods crawl, cost no more. ``coef_`` and ``intercept_`` have scikit-learn's shapes
+    (1, p) and (1,). Reference: Bertrand et al. (2022).
+
+    Args:
+        others: as in :class:`LassoBilevel`.
     """
 
     def __init__(

@@ -17,7 +17,6 @@ class OuterPath:
 
     ``judged`` is the loss on the rows kept for early stopping, NaN without; ``chosen`` is the index
     of the point that was taken, ``reason`` says why the loop ended.
-    Reference: :func:`legato.fit`, which runs it.
     """
 
     penalties: int

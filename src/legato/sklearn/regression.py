@@ -58,31 +58,35 @@ class LassoBilevel(_Regression):
     Reference: Bertrand et al. (2022), *Implicit differentiation for fast hyperparameter selection
     in non-smooth convex learning*.
 
-    Parameters
-    ----------
-    per_feature : one penalty for each feature. With many features these overfit the folds: see
-        ``early_stopping``.
-    groups : a label for each feature; features with the same label share a penalty.
-    cv : number of folds, splitter or list of splits as in scikit-learn; a float holds out that
-        share of the rows (drawn with ``random_state``), a mask holds out the rows where it is True.
-    early_stopping : a share of the rows that neither trains nor validates while many penalties are
-        tuned; the outer iterate best on it is taken. None, or with one penalty: not used.
-    alpha_init : penalties to start from; None starts from a walk over one penalty.
-    alpha_min_ratio : the smallest penalty looked at, relative to the largest useful one.
-    max_iter : for one penalty, cuts of brackets (a warning says if they did not suffice); for many,
-        outer steps, of which fewer also mean less overfitting (``path_.reason`` says why they end).
-    tol : relative accuracy in the validation loss.
-    fit_intercept : whether to fit an intercept.
-    warm_start : start from the penalties of the last fit.
-    random_state : the seed of random splits; None is the seed 0, so that fits can be repeated.
+    Args:
+        per_feature (bool): one penalty for each feature. With many features these overfit the
+            folds: see ``early_stopping``.
+        groups (array of n_features, or None): a label for each feature; features with the same
+            label share a penalty.
+        cv (int, float, mask, splitter or splits): folds as in scikit-learn; a float holds out that
+            share of the rows (drawn with ``random_state``), a mask the rows where it is True.
+        early_stopping (float or None): a share of the rows that neither trains nor validates while
+            many penalties are tuned; the outer iterate best on it is taken. Not used for one.
+        alpha_init (float, array or None): penalties to start from; None starts from a walk over
+            one penalty.
+        alpha_min_ratio (float): the smallest penalty looked at, relative to the largest useful one.
+        max_iter (int): for one penalty, cuts of brackets (a warning says if they did not suffice);
+            for many, outer steps, of which fewer also mean less overfitting (``path_.reason`` says
+            why they end).
+        tol (float): relative accuracy in the validation loss.
+        fit_intercept (bool): whether to fit an intercept.
+        warm_start (bool): start from the penalties of the last fit.
+        random_state (int, generator or None): the seed of random splits; None is the seed 0, so
+            that fits can be repeated.
 
-    Attributes
-    ----------
-    coef_, intercept_ : the model, fitted to all rows with the chosen penalties.
-    alpha_ : the chosen penalties: a number, or an array in the order of ``groups_`` or of features.
-    groups_ : the labels in ``groups``, sorted; None without.
-    path_ : the outer loop: loss, alpha, slope, seconds, judged (see :class:`OuterPath`).
-    n_iter_ : the number of points on it.
+    Attributes:
+        coef_: w, fitted to all rows with the chosen penalties.
+        intercept_: b, not penalised.
+        alpha_: the chosen penalties: a number, or an array in the order of ``groups_`` or of
+            features.
+        groups_: the labels in ``groups``, sorted; None without.
+        path_: the outer loop: loss, alpha, slope, seconds, judged (see :class:`OuterPath`).
+        n_iter_: the number of points on it.
     """
 
     def __init__(
@@ -123,9 +127,13 @@ class ElasticNetBilevel(_Regression):
     .. math:: \frac{1}{2n}‖y − Xw − b‖^2
               + \sum_j α_j \big(r |w_j| + \tfrac{1 − r}{2} w_j^2\big)
 
-    The scaling is that of scikit-learn's ``ElasticNet``. ``l1_ratio`` is r in (0, 1]; None tunes it
-    as well, by hypergradient from the best of 0.95, 0.5 and 0.1, into ``l1_ratio_``. All else is as
-    in :class:`LassoBilevel`. Reference: Zou and Hastie (2005); Bertrand et al. (2022).
+    The scaling is that of scikit-learn's ``ElasticNet``.
+    Reference: Zou and Hastie (2005); Bertrand et al. (2022).
+
+    Args:
+        l1_ratio (float or None): r in (0, 1]; None tunes it as well, by hypergradient from the best
+            of 0.95, 0.5 and 0.1, into ``l1_ratio_``.
+        others: as in :class:`LassoBilevel`.
     """
 
     def __init__(
@@ -174,10 +182,14 @@ class GroupLassoBilevel(_Regression):
 
     .. math:: \frac{1}{2n}‖y − Xw − b‖^2 + \sum_g α_g \sqrt{p_g}\, ‖w_g‖_2
 
-    Features of a group, of which there are p_g, are zero together. ``groups`` is a label for each
-    feature; None makes every feature its own group, which is the lasso. ``per_group`` tunes one
-    penalty for each, in the order of ``groups_``. All else is as in :class:`LassoBilevel`.
+    Features of a group, of which there are p_g, are zero together.
     Reference: Yuan and Lin (2006); Bertrand et al. (2022).
+
+    Args:
+        groups (array of n_features, or None): a label for each feature; None makes every feature
+            its own group, which is the lasso.
+        per_group (bool): tune one penalty for each group, in the order of ``groups_``.
+        others: as in :class:`LassoBilevel`.
     """
 
     def __init__(
