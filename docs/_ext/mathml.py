@@ -22,17 +22,15 @@ ACCENTS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0307": "dot"}
 
 def in_commands(latex: str) -> str:
     """What Unicode writes as small or accented characters, as LaTeX does it."""
-    latex = re.sub(
-        f"(.)([{''.join(ACCENTS)}])", lambda m: rf"\{ACCENTS[m[2]]}{{{m[1]}}}", latex
-    ).replace("⊤", r"\top ")
+    accented = f"(.)([{''.join(ACCENTS)}])"
+    latex = re.sub(accented, lambda m: rf"\{ACCENTS[m[2]]}{{{m[1]}}}", latex.replace("⊤", r"\top "))
     done = []
     for kind, run in groupby(latex, key=lambda c: decomposition(c).partition(" ")[0]):
         text = "".join(run)
         if kind in ("<super>", "<sub>"):
             done.append(f"{'^' if kind == '<super>' else '_'}{{{normalize('NFKC', text)}}}")
         elif kind == "<fraction>":
-            parts = (normalize("NFKC", c).split("\u2044") for c in text)
-            done += [rf"\tfrac{{{top}}}{{{bottom}}}" for top, bottom in parts]
+            done += [r"\tfrac{%s}{%s}" % tuple(normalize("NFKC", c).split("\u2044")) for c in text]
         else:
             done.append(text)
     return "".join(done)
