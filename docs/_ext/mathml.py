@@ -4,8 +4,6 @@ Formulas may use Unicode for letters, signs, accents and scripts (``x̂²`` for 
 math-core does not know fails the build: a page never shows half a formula.
 """
 
-from __future__ import annotations
-
 import re
 from html import escape
 from itertools import groupby
@@ -30,7 +28,8 @@ def in_commands(latex: str) -> str:
         if kind in ("<super>", "<sub>"):
             done.append(f"{'^' if kind == '<super>' else '_'}{{{normalize('NFKC', text)}}}")
         elif kind == "<fraction>":
-            done += [r"\tfrac{%s}{%s}" % tuple(normalize("NFKC", c).split("\u2044")) for c in text]
+            halves = (normalize("NFKC", c).split("\u2044") for c in text)
+            done += [rf"\tfrac{{{top}}}{{{bottom}}}" for top, bottom in halves]
         else:
             done.append(text)
     return "".join(done)

@@ -1,8 +1,8 @@
 """Numbers on the pages come from result files, read while the site is built.
 
-``{results} NAME`` draws the table NAME of result_tables.py, with a line that says where, when and on what
-it was measured; a file that is not there yet leaves a line that says so. ``{picture} FILE`` is a
-picture that a benchmark wrote. ``{value}`FILE path/in/the/file FORMAT``` is one number in a
+``{results} NAME`` draws the table NAME of result_tables.py, with a line that says where, when and
+on what it was measured; a file that is not there yet leaves a line that says so. ``{picture} FILE``
+is a picture that a benchmark wrote. ``{value}`FILE path/in/the/file FORMAT``` is one number in a
 sentence; FORMAT is Python's, or ``sci`` (7·10⁻¹¹) or ``percent`` (4 %).
 """
 
