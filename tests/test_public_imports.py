@@ -5,17 +5,13 @@ Also run by ``make lint``.
 
 import ast
 import importlib
-import re
 from pathlib import Path
 
 import pytest
 
+from documented import PAGES
+
 ROOT = Path(__file__).parents[1]
-DOCUMENTED = {
-    module
-    for page in (ROOT / "docs" / "api").glob("*.rst")
-    for module in re.findall(r"^\.\. public:: (\S+)", page.read_text("utf-8"), re.MULTILINE)
-} | {"legato.errors"}
 
 
 def imports(script):
@@ -37,9 +33,9 @@ def scripts(folder):
 
 
 def is_documented(module, name):
-    if name is None or f"{module}.{name}" in DOCUMENTED:
-        return (module if name is None else f"{module}.{name}") in DOCUMENTED
-    return module in DOCUMENTED and name in getattr(
+    if name is None or f"{module}.{name}" in PAGES:
+        return (module if name is None else f"{module}.{name}") in PAGES
+    return module in PAGES and name in getattr(
         importlib.import_module(module), "__all__", dir(importlib.import_module(module))
     )
 

@@ -20,16 +20,11 @@ from filelock import FileLock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from documented import PAGES
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DOCUMENTED = sorted(
-    {
-        module
-        for page in (ROOT / "docs" / "api").glob("*.rst")
-        for module in re.findall(r"^\.\. public:: (\S+)", page.read_text("utf-8"), re.MULTILINE)
-    }
-)
 WALK = """
 import importlib, json, pkgutil, sys
 import legato
@@ -139,12 +134,10 @@ def test_the_tests_can_be_collected_from_the_sdist(distributions):
 
 def test_every_module_imports_or_names_its_extra(distributions):
     found = json.loads(run(distributions / "env/bin/python", "-c", WALK, cwd=distributions))
-    assert set(DOCUMENTED) <= set(found), "a documented module is not in the wheel"
+    assert set(PAGES) <= set(found), "a documented module is not in the wheel"
     sentence = re.compile(rf"needs \S+: pip install 'legato\[({'|'.join(EXTRAS)})\]'")
     unnamed = {
-        name: found[name]
-        for name in DOCUMENTED
-        if found[name] and not sentence.search(found[name][2])
+        name: found[name] for name in PAGES if found[name] and not sentence.search(found[name][2])
     }
     assert not unnamed, "documented modules whose error does not name their extra"
     # Parts below them may fail, for a package that some extra declares; nothing may be undeclared.
