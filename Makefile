@@ -47,7 +47,7 @@ test: lint ## Lint, then run all tests
 	$(say) 'pytest'
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
 
-lint: $(STAMP) ## Check formatting, rules, types and the direction of imports
+lint: $(STAMP) ## Check formatting, rules, types, the direction of imports, what examples import
 	$(say) 'ruff format'
 	@$(BIN)/ruff format --check .
 	$(say) 'ruff check'
@@ -56,6 +56,8 @@ lint: $(STAMP) ## Check formatting, rules, types and the direction of imports
 	@$(BIN)/mypy
 	$(say) 'import-linter'
 	@$(BIN)/lint-imports --no-logo
+	$(say) 'public imports of examples and experiments'
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_public_imports.py
 
 bench: $(STAMP) ## Time the solver loop, then race the peers (BENCH=--fresh: all rows again)
 	@$(BIN)/python benchmarks/loop.py

@@ -20,7 +20,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import torch
-from record import record
+from harness import record
 
 ROOT = Path(__file__).parents[1]
 FILES = (

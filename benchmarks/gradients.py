@@ -12,16 +12,13 @@ central differences along random directions.
 from __future__ import annotations
 
 import statistics
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from record import record
+from harness import Task, arguments, record, take_turns
 from torch import Tensor
 
 import legato as lg
@@ -158,29 +155,21 @@ def measure(case: Case) -> dict[str, Any]:
     truth, disagreement = reference(case)
     theta = case.theta.clone().requires_grad_()
     options = strategies(case, theta)
-    for strategy in options.values():  # the first call of everything is slower
-        _quietly(case, strategy, theta)
-    forward: list[float] = []
-    times: dict[str, list[float]] = {name: [] for name in options}
-    for _ in range(ROUNDS):  # interleaved, so that all see the same machine
-        begin = time.process_time()
-        case.value(theta, case.iterations)
-        forward.append(time.process_time() - begin)
-        for name, strategy in options.items():
-            begin = time.process_time()
-            _quietly(case, strategy, theta)
-            times[name].append(time.process_time() - begin)
-    base = statistics.median(forward)
+    tasks: dict[str, Task] = {"": lambda: case.value(theta, case.iterations)}
+    for name, strategy in options.items():
+        tasks[name] = lambda s=strategy: _quietly(case, s, theta)
+    times = take_turns(tasks, ROUNDS)
+    seconds = {name: statistics.median(t.processor) / 1e3 for name, t in times.items()}
     point = 8 * case.solve(theta.detach(), lg.Unroll(), 1).x.numel()
     rows = []
     for name, strategy in options.items():
-        peak = peak_bytes(lambda s=strategy: _quietly(case, s, theta), CPU)  # type: ignore[misc]
+        peak = peak_bytes(tasks[name], CPU)
         gradient, solution, said = _quietly(case, strategy, theta)
         rows.append(
             {
                 "gradient": name,
-                "seconds": statistics.median(times[name]),
-                "times_forward": statistics.median(times[name]) / base,
+                "seconds": seconds[name],
+                "times_forward": seconds[name] / seconds[""],
                 "peak_bytes": peak,
                 "peak_in_variables": peak / point,
                 "error": float((gradient - truth).norm() / truth.norm()),
@@ -198,7 +187,7 @@ def measure(case: Case) -> dict[str, Any]:
         "parameters": theta.numel(),
         "variables": point // 8,
         "iterations": case.iterations,
-        "forward_seconds": base,
+        "forward_seconds": seconds[""],
         "reference_iterations": case.longer * case.iterations,
         "reference_disagreement": disagreement,
         "rows": rows,
@@ -214,7 +203,8 @@ def _quietly(case: Case, strategy: lg.GradientStrategy, theta: Tensor) -> Any:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    given = arguments(__doc__ or "", "out/gradients.json").parse_args()
+    torch.set_num_threads(given.threads)
     problems = []
     for make in (lasso, simplex, total_variation):
         case = make()
@@ -222,9 +212,8 @@ def main() -> None:
         problems.append(measure(case))
         disagreement = problems[-1]["reference_disagreement"]
         print(f"  (reference: central differences agree to {disagreement:.0e})")
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("out/gradients.json")
-    record(target, {"rounds": ROUNDS, "dtype": "float64", "problems": problems})
-    print(f"Written to {target}")
+    record(given.out, {"rounds": ROUNDS, "dtype": "float64", "problems": problems})
+    print(f"Written to {given.out}")
 
 
 if __name__ == "__main__":

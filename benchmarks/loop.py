@@ -7,13 +7,10 @@ Usage: python benchmarks/loop.py [OUT.json]
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from record import record
+from harness import Task, arguments, record, take_turns
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -80,46 +77,43 @@ PROBLEMS = {
 }
 
 
-def seconds(function: Callable[[Tensor], Tensor], *, backward: bool) -> float:
-    weight = torch.tensor(0.1, requires_grad=True)
-    begin = time.perf_counter()
-    x = function(weight)
-    if backward:
-        x.square().sum().backward()
-    return time.perf_counter() - begin
+def task(function: Callable[[Tensor], Tensor], *, backward: bool) -> Task:
+    def run() -> None:
+        weight = torch.tensor(0.1, requires_grad=True)
+        x = function(weight)
+        if backward:
+            x.square().sum().backward()
+
+    return run
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    given = arguments(__doc__ or "", "out/loop.json").parse_args()
+    torch.set_num_threads(given.threads)
     rows = []
     for name, make in PROBLEMS.items():
         by_hand, by_solve = make()
         weight = torch.tensor(0.1)
         torch.testing.assert_close(by_hand(weight), by_solve(weight), rtol=1e-4, atol=1e-5)
         for backward in (False, True):
-            times: dict[str, list[float]] = {"hand": [], "solve": []}
-            for _ in range(ROUNDS):  # interleaved, so that both see the same machine
-                times["hand"].append(seconds(by_hand, backward=backward))
-                times["solve"].append(seconds(by_solve, backward=backward))
-            best = {k: min(v) for k, v in times.items()}
-            middle = {k: sorted(v)[ROUNDS // 2] for k, v in times.items()}
+            tasks = {"hand": by_hand, "solve": by_solve}
+            times = take_turns({k: task(f, backward=backward) for k, f in tasks.items()}, ROUNDS)
             row = {
                 "problem": name,
                 "iterations": ITERATIONS,
                 "measured": "forward + backward" if backward else "forward",
-                "hand_ms": 1e3 * middle["hand"],
-                "solve_ms": 1e3 * middle["solve"],
-                "ratio_of_medians": middle["solve"] / middle["hand"],
-                "ratio_of_minima": best["solve"] / best["hand"],
+                "hand_ms": times["hand"].median,
+                "solve_ms": times["solve"].median,
+                "ratio_of_medians": times["solve"].median / times["hand"].median,
+                "ratio_of_minima": times["solve"].least / times["hand"].least,
             }
             rows.append(row)
             print(
                 f"{name:18s} {row['measured']:19s} by hand {row['hand_ms']:7.2f} ms   "
                 f"solve {row['solve_ms']:7.2f} ms   ratio {row['ratio_of_medians']:.3f}"
             )
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("out/loop.json")
-    record(target, {"threads": 1, "rounds": ROUNDS, "rows": rows})
-    print(f"Written to {target}")
+    record(given.out, {"rounds": ROUNDS, "rows": rows})
+    print(f"Written to {given.out}")
 
 
 if __name__ == "__main__":

@@ -7,16 +7,14 @@ Usage: python benchmarks/many_penalties.py [OUT.json]
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sklearn
 import torch
-from record import record
+from harness import arguments, record
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import LassoCV, LogisticRegression
 from sklearn.metrics import log_loss
@@ -166,9 +164,10 @@ def classification_rows() -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    given = arguments(__doc__ or "", "out/many_penalties.json").parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    results: dict[str, Any] = {"threads": 1, "scikit_learn": sklearn.__version__}
+    results: dict[str, Any] = {"scikit_learn": sklearn.__version__}
     with threadpool_limits(1):
         X, y = load_diabetes(return_X_y=True, scaled=False)
         X, X_test, y, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
@@ -187,9 +186,8 @@ def main() -> None:
                 f"synthetic {seed}", X, y, (X_test, y_test), GROUPS, peer=seed == 0, tol=1e-4
             )
             rows += [row | {"noise_variance": float(noise)} for row in found]
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("out/many_penalties.json")
-    record(target, results | {"rows": rows})
-    print(f"Written to {target}")
+    record(given.out, results | {"rows": rows})
+    print(f"Written to {given.out}")
 
 
 if __name__ == "__main__":

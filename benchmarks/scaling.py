@@ -11,7 +11,6 @@ Writes OUT.json and, beside it, OUT_time.png and OUT_memory.png.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -24,14 +23,12 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from harness import Task, arguments, record, repeat, slope
 from matplotlib.ticker import FuncFormatter, NullFormatter
-from record import record
 
 import legato as lg
 from legato.diagnostics import peak_bytes
 from legato.nn import Potts
-
-Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,10 @@ class Curve:
     measured: str  # "seconds" or "bytes"
     expected: float
     sizes: tuple[int, ...]
-    make: Callable[[int, torch.device], Run]
+    make: Callable[[int, torch.device], Task]
 
 
-def potts(batch: int, labels: int, side: int, iterations: int, device: torch.device) -> Run:
+def potts(batch: int, labels: int, side: int, iterations: int, device: torch.device) -> Task:
     """The Potts layer, forward and backward, with the kernel that the device chooses."""
     generator = torch.Generator().manual_seed(0)
     cost = torch.randn(batch, labels, side, side, generator=generator).to(device).requires_grad_()
@@ -62,7 +59,7 @@ def potts(batch: int, labels: int, side: int, iterations: int, device: torch.dev
 
 def shrinkage(
     unknowns: int, parameters: int, strategy: str, device: torch.device, iterations: int = 50
-) -> Run:
+) -> Task:
     """A separable lasso whose penalties are ``parameters`` numbers, repeated."""
     generator = torch.Generator().manual_seed(0)
     entries = (0.7 + 0.3 * torch.rand(unknowns, generator=generator)).to(device)
@@ -118,38 +115,10 @@ def curves(quick: bool, large: bool) -> list[Curve]:
     ]  # fmt: skip
 
 
-def seconds(run: Run, device: torch.device, budget: float) -> float:
-    """The median of a few calls after two that do not count."""
-
-    def once() -> float:
-        _wait(device)
-        begin = clock()
-        run()
-        _wait(device)
-        return clock() - begin
-
+def seconds(run: Task, device: torch.device, budget: float) -> float:
+    times = repeat(run, device.type, budget)
     # Processor time does not see other load; the GPU's work is no processor time.
-    clock = time.perf_counter if device.type == "cuda" else time.process_time
-
-    once()
-    first = once()
-    return statistics.median(once() for _ in range(max(3, min(15, int(budget / first)))))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def slope(sizes: tuple[int, ...], values: list[float]) -> float:
-    """The least-squares slope in log-log coordinates, over the larger half of the sizes."""
-    half = max(2, (len(sizes) + 1) // 2)
-    x = [math.log(s) for s in sizes[-half:]]
-    y = [math.log(v) for v in values[-half:]]
-    mx, my = statistics.fmean(x), statistics.fmean(y)
-    return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum(
-        (a - mx) ** 2 for a in x
-    )
+    return statistics.median(times.wall if device.type == "cuda" else times.processor) / 1e3
 
 
 def measure(curve: Curve, device: torch.device, budget: float) -> dict[str, Any]:
@@ -164,7 +133,8 @@ def measure(curve: Curve, device: torch.device, budget: float) -> dict[str, Any]
             else:
                 run()
                 values.append(float(peak_bytes(run, device)))
-    found = slope(curve.sizes, values)
+    half = max(2, (len(values) + 1) // 2)  # where fixed costs have faded
+    found = slope(curve.sizes[-half:], values[-half:])
     print(f"{curve.name:26s} {curve.measured:8s} slope {found:5.2f}, expected {curve.expected:g}")
     return {
         "grows": curve.name,
@@ -221,17 +191,14 @@ def draw(axis: Any, row: dict[str, Any], scale: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", nargs="?", type=Path, default=Path("out/scaling.json"))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--redraw", action="store_true", help="the plots of OUT.json, once more")
+    parser = arguments(__doc__ or "", "out/scaling.json")
+    parser.add_argument("--redraw", action="store_true", help="the plots of OUT, once more")
     options = parser.parse_args()
     if options.redraw:
         draw_all(json.loads(options.out.read_text(encoding="utf-8"))["curves"], options.out)
         return
     device = torch.device(options.device)
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     begin = time.perf_counter()
     rows = [
         measure(c, device, 0.05 if options.quick else 1.0)

@@ -6,17 +6,16 @@ The list is the module's ``__all__``, so that a page can never lag behind the co
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from docutils.statemachine import StringList
+from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.nodes import make_refnode
 
@@ -32,20 +31,14 @@ OPEN = {
 }  # fmt: skip
 
 
-def find_module(name: str) -> ModuleType:
-    """The module itself, even where a function of the same name hides it (legato.solve)."""
-    importlib.import_module(name)
-    return sys.modules[name]
-
-
 def home(module: str, name: str) -> str:
     """The module under which a name is documented."""
-    thing = getattr(find_module(module), name)
+    thing = getattr(import_module(module), name)
     return "legato" if getattr(legato, name, None) is thing else module
 
 
 def entry(module: str, name: str) -> list[str]:
-    thing = getattr(find_module(module), name)
+    thing = getattr(import_module(module), name)
     if inspect.isclass(thing):
         lines = [f".. autoclass:: {name}"]
         if name in OPEN:
@@ -67,11 +60,11 @@ def comment(module: str, name: str) -> str:
         line = re.search(rf"^{name}\b.*?#\s*(.+)$", code, re.MULTILINE)
         if line:
             return line.group(1)
-    return f"A {type(getattr(find_module(module), name)).__name__}."
+    return f"A {type(getattr(import_module(module), name)).__name__}."
 
 
 def _sources(module: str) -> list[tuple[str, str]]:
-    folder = Path(find_module(module).__file__ or "").parent
+    folder = Path(import_module(module).__file__ or "").parent
     return [(f.stem, f.read_text(encoding="utf-8")) for f in sorted(folder.glob("*.py"))]
 
 
@@ -83,7 +76,7 @@ class Public(Directive):
 
     def run(self) -> list[nodes.Node]:
         module = self.arguments[0]
-        names = self.options.get("names", "").split() or find_module(module).__all__
+        names = self.options.get("names", "").split() or import_module(module).__all__
         names = sorted(names, key=str.lower)
         lines = [".. autosummary::", "   :nosignatures:", ""]
         lines += [f"   ~{home(module, name)}.{name}" for name in names]
@@ -114,6 +107,13 @@ def resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
 
 # --- docstrings as they are written ---------------------------------------------------------------
 
+# Types in lists of arguments are words for readers, not names to link to.
+SECTIONS = Config(
+    napoleon_custom_sections=["Shape", ("Attributes", "params_style")],
+    napoleon_use_param=False,
+    napoleon_use_rtype=False,
+)
+
 # What reStructuredText must see as it is: literals, roles, emphasis over whole words.
 KEPT = re.compile(
     r"``.+?``|:[\w:]+:`[^`]+`|(?<![\w*])\*(?=[^\s*])[^*]+?(?<=[^\s*])\*(?![\w*])", re.DOTALL
@@ -131,13 +131,13 @@ def escape(text: str) -> str:
 
 def _escape_plain(text: str) -> str:
     text = re.sub(r"([|*])", r"\\\1", text)
-    return re.sub(r"(\w)_(?!\w)", r"\1\\_", text)  # coef_ is no reference
+    return re.sub(r"(\w)_(?![\w:])", r"\1\\_", text)  # coef_ is no reference
 
 
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Escape paragraphs; leave mathematics and examples; turn "Parameters" into lists."""
+    """Escape text, but not mathematics and examples; turn ``Args:`` and its kin into lists."""
     paragraphs: list[list[str]] = [[]]
-    for line in _lists(lines):
+    for line in lines:
         if line.strip():
             paragraphs[-1].append(line)
         elif paragraphs[-1]:
@@ -149,28 +149,7 @@ def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
             done += [*paragraph, ""]  # a directive, what belongs to it, or an example
         else:
             done += [*escape("\n".join(paragraph)).split("\n"), ""]
-    lines[:] = done
-
-
-def _lists(lines: list[str]) -> list[str]:
-    """``name : text`` below a "Parameters" or "Attributes" heading as items of a list."""
-    done: list[str] = []
-    inside = False
-    for line in lines:
-        if line and set(line) == {"-"}:
-            done[-1] = f".. rubric:: {done[-1]}"
-            done.append("")
-            inside = True
-            continue
-        item = re.match(r"(\w[\w, ]*) : (.*)", line) if inside else None
-        if item:
-            names = ", ".join(f"``{n}``" for n in item.group(1).split(", "))
-            done += ["", f"- {names}: {item.group(2)}"]
-        elif inside and line.startswith("    "):
-            done.append("  " + line.strip())
-        else:
-            done.append(line)
-    return done
+    lines[:] = str(GoogleDocstring("\n".join(done), SECTIONS)).split("\n")
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -4,6 +4,8 @@ A *problem* is data, an *algorithm* is a map on states, a *gradient* is a way to
 iteration; :func:`solve` puts the three together.
 """
 
+from importlib import metadata as _metadata
+
 from legato.algorithms import (
     Algorithm,
     Average,
@@ -80,7 +82,10 @@ from legato.problems import Composite, Saddle, smoothed
 from legato.running import Stop, Trace
 from legato.solving import Solution, solve
 
-__version__ = "0.1.0"
+try:
+    __version__ = _metadata.version("legato")
+except _metadata.PackageNotFoundError:  # a copy of the source on the path, not installed
+    __version__ = "uninstalled"
 
 __all__ = [
     "CG",

@@ -35,6 +35,10 @@ class GradientError(LegatoError, RuntimeError):
     """A gradient strategy does not apply to this problem or algorithm."""
 
 
+class MissingExtraError(LegatoError, ModuleNotFoundError):
+    """A package that comes with one of legato's extras is not installed."""
+
+
 class LegatoWarning(UserWarning):
     """Base class of all warnings issued by legato."""
 

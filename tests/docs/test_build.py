@@ -4,8 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
@@ -23,7 +21,7 @@ def test_all_pages_are_there(site):
 
 def test_mathematics_is_markup_and_not_a_script(site):
     page = (site / "mathematics.html").read_text(encoding="utf-8")
-    assert page.count("<math ") > 20
+    assert len(re.findall(r"<math[ >]", page)) > 20
     everything = "".join(p.read_text(encoding="utf-8") for p in site.rglob("*.html"))
     assert not re.search(r"<script[^>]*(?:mathjax|katex)", everything, flags=re.IGNORECASE)
 
@@ -49,7 +47,7 @@ def test_every_gallery_script_has_a_page(site):
 
 
 def test_tables_come_from_result_files(site):
-    from results import GRADIENTS, load
+    from result_tables import GRADIENTS, load
 
     page = (site / "which_gradient.html").read_text(encoding="utf-8")
     for case in load(GRADIENTS)["problems"]:
@@ -58,24 +56,10 @@ def test_tables_come_from_result_files(site):
     assert "Not measured yet" not in page
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "loop",
-        "potts-gpu",
-        "potts-cpu",
-        "tv",
-        "segment",
-        "iterations",
-        "toy",
-        "scaling-cpu",
-        "coming-from",
-    ],
-)
-def test_tables_have_full_rows(name):
-    pytest.importorskip("docutils", reason="the site is built by the packages of legato[docs]")
-    from results import TABLES
+def test_tables_have_full_rows():
+    from result_tables import TABLES
 
-    table = TABLES[name]()
-    assert table.rows
-    assert {len(row) for row in table.rows} == {len(table.head)}
+    for name, make in TABLES.items():
+        table = make()
+        assert table.rows, name
+        assert {len(row) for row in table.rows} == {len(table.head)}, name

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from legato._support.extras import needs_extra
+from legato.errors import MissingExtraError
+
 
 def main() -> None:
     """Run ``legato``; say what to install where its own dependencies are missing."""
     try:
-        from legato.cli.app import app
-    except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
-            raise
-        sys.exit(f"The command line needs {error.name}: pip install 'legato[cli]'")
+        with needs_extra("The command line", "cli"):
+            from legato.cli.app import app
+    except MissingExtraError as error:
+        sys.exit(str(error))
     app()

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from legato import __version__
 from legato.cli.plots import save_plot
 from legato.cli.render import render
 from legato.cli.segment import segment
@@ -29,8 +30,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"legato {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def legato() -> None:
+def legato(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Which legato?"),
+    ] = False,
+) -> None:
     """Learning through nonsmooth optimisation."""
 
 

@@ -18,8 +18,6 @@ class Euclidean(Geometry):
 
     .. math:: ψ(x) = ½‖x‖², \quad ∇ψ(x) = x, \quad D_ψ(x, z) = ½‖x − z‖²
 
-    Reference: Example 1 of Ochs et al. (2016).
-
     >>> lg.Euclidean().distance(torch.tensor([3.0, 4.0]), torch.zeros(2))
     tensor(12.5000)
     """

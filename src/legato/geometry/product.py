@@ -18,8 +18,6 @@ class Product(Geometry):
 
     .. math:: ψ(x_1, …, x_k) = ψ_1(x_1) + … + ψ_k(x_k)
 
-    Reference: Bauschke and Combettes, *Convex Analysis and Monotone Operator Theory*, Section 13.
-
     >>> psi = lg.Product(lg.Euclidean(), lg.Entropy())
     >>> psi.value((torch.tensor([2.0]), torch.tensor([1.0])))
     tensor(2.)
