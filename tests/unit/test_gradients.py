@@ -207,8 +207,8 @@ def test_a_loss_of_any_size_has_its_gradient(strategy, scale):
     def gradient(scale):
         w = torch.tensor(0.3, requires_grad=True)
         if isinstance(strategy, lg.Piggyback):
-            data = lg.SquaredNorm() + lg.Linear(-b.float())
-            problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+            data = lg.SquaredDistance(b.float())
+            problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w), nonsmooth=data)
             algorithm = lg.PrimalDual()
         else:  # symmetric, as CG needs it, and quick, as OneStep does
             Q = torch.diag(torch.tensor([1.0, 0.8, 0.7]))
@@ -282,8 +282,8 @@ def test_nothing_of_a_solve_stays_behind(strategy):
     w = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
 
     def solve():
-        data = lg.SquaredNorm() + lg.Linear(-b)
-        problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+        data = lg.SquaredDistance(b)
+        problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w), nonsmooth=data)
         gradient = lg.Forward(w) if strategy is None else strategy
         x = lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(30)).x
         torch.autograd.grad(x.square().sum(), w)
