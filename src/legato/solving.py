@@ -13,7 +13,7 @@ from legato._support.precision import full_precision
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import InputError
-from legato.gradients import Backward, GradientStrategy, Unroll
+from legato.gradients import Backward, GradientStrategy, Task, Unroll
 from legato.problems import Composite, Saddle
 from legato.running import Stop, Trace
 
@@ -82,7 +82,7 @@ def solve(
         else:
             start = algorithm.init(problem, x0)
         history = Trace() if trace else None
-        done = gradient.differentiate(problem, algorithm, start, stop, history, report)
+        done = gradient.differentiate(Task(problem, algorithm, start, stop, history, report))
     if is_concrete():
         algorithm.require_sound(tree.detach(done.state))
     return Solution(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-Var: TypeAlias = Any
+Tree: TypeAlias = "Tensor | tuple[Tree, ...]"
 """A tensor, or a (nested) tuple of tensors; NamedTuples keep their type."""
 
+Var: TypeAlias = Any
+"""A :data:`Tree` where its type is not followed."""
 
-def tree_map(fn: Callable[..., Any], first: Var, *rest: Var) -> Var:
+T = TypeVar("T")
+
+
+def tree_map(fn: Callable[..., Any], first: T, *rest: Any) -> T:
     """Apply ``fn`` to corresponding tensors of trees with the same structure."""
     if not isinstance(first, tuple):
         return fn(first, *rest)
@@ -20,12 +25,12 @@ def tree_map(fn: Callable[..., Any], first: Var, *rest: Var) -> Var:
     return type(first)(*mapped) if hasattr(first, "_fields") else tuple(mapped)
 
 
-def leaves(tree: Var) -> list[Tensor]:
+def leaves(tree: Tree) -> list[Tensor]:
     """The tensors of a tree from left to right."""
     return list(_walk(tree))
 
 
-def _walk(tree: Var) -> Iterator[Tensor]:
+def _walk(tree: Tree) -> Iterator[Tensor]:
     if isinstance(tree, tuple):
         for part in tree:
             yield from _walk(part)
@@ -33,13 +38,13 @@ def _walk(tree: Var) -> Iterator[Tensor]:
         yield tree
 
 
-def rebuild(like: Var, tensors: Sequence[Tensor]) -> Var:
+def rebuild(like: T, tensors: Sequence[Tensor]) -> T:
     """The tree shaped like ``like`` whose leaves are ``tensors``."""
     remaining = iter(tensors)
     return tree_map(lambda _: next(remaining), like)
 
 
-def detach(tree: Var) -> Var:
+def detach(tree: T) -> T:
     return tree_map(lambda t: t.detach(), tree)
 
 
@@ -61,24 +66,24 @@ def extrapolate(new: Var, old: Var) -> Var:
     return torch.lerp(old, new, 2.0)
 
 
-def inner(x: Var, y: Var) -> Tensor:
+def inner(x: Tree, y: Tree) -> Tensor:
     """⟨x, y⟩ over all leaves."""
     return torch.stack([(a * b).sum() for a, b in zip(leaves(x), leaves(y), strict=True)]).sum()
 
 
-def norm(x: Var) -> Tensor:
+def norm(x: Tree) -> Tensor:
     """The Euclidean norm over all leaves."""
     parts = [torch.linalg.vector_norm(t) for t in leaves(x)]
     return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts))
 
 
-def flatten(tree: Var) -> Tensor:
+def flatten(tree: Tree) -> Tensor:
     """All leaves as one vector."""
     parts = [t.reshape(-1) for t in leaves(tree)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def unflatten(like: Var, vector: Tensor) -> Var:
+def unflatten(like: T, vector: Tensor) -> T:
     """The inverse of :func:`flatten`."""
     shapes = [t.shape for t in leaves(like)]
     pieces = torch.split(vector, [s.numel() for s in shapes])

@@ -1,27 +1,37 @@
-"""Conjugate gradients for (I − M)w = ξ, where M is symmetric in a metric."""
+"""Conjugate gradients, in the metric of a prox."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from legato.errors import GradientError
-from legato.gradients.linear_solvers import (
+from legato.gradients.linear.base import (
+    Factored,
     LinearResult,
     LinearSolver,
     Product,
     attainable,
-    nothing,
-    random_vector,
-    require_sound,
-    spectral_radius,
+    require_settings,
+    residual_of,
 )
+from legato.gradients.linear.spectrum import random_vector, spectral_radius
 
-_RITZ = 400
-"""Steps that the estimate of the spectrum looks at: its matrix is written out."""
+LARGEST_RITZ_MATRIX = 400
+"""Steps whose coefficients enter the estimate of the spectrum: their matrix is written out."""
+
+SYMMETRY_ROUNDING = 1e3
+"""⟨Mu, v⟩ − ⟨u, Mv⟩ of a symmetric map may be this many eps‖u‖‖v‖: rounding in large products."""
+
+PROJECTION_ROUNDING = 16
+"""‖P(Pv) − cPv‖ of a multiple of a projection may be this many eps‖Pv‖."""
+
+NULL_SPACE_ROUNDING = 8
+"""Once ‖Pr‖ is below this many eps‖r‖, the rest of Pr is rounding from what P does not see."""
 
 
 @dataclass(frozen=True)
@@ -47,71 +57,63 @@ class CG(LinearSolver):
 
     tol: float = 1e-6
     iterations: int = 500
+    takes_factors: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_sound(self.tol, self.iterations)
+        require_settings(self.tol, self.iterations)
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
-        if float(torch.linalg.vector_norm(xi)) == 0:
-            return nothing(xi)
-        require_symmetric(product, xi)
-        return self.solve_in_metric(_identity, product, xi)
-
-    def solve_in_metric(
-        self, metric: Product, product: Product, xi: Tensor, along: Product | None = None
-    ) -> LinearResult:
-        """Solve (I − BP)w = ξ, given v ↦ Pv and v ↦ Bv, and v ↦ Πv onto P's range if known."""
         size = float(torch.linalg.vector_norm(xi))
         if size == 0:
-            return nothing(xi)
+            return LinearResult.zero(xi)
+        M = product if isinstance(product, Factored) else Factored(product, lambda v: v)
+        if not M.symmetric:
+            require_symmetric(M.B, xi)
+            require_symmetric(M.P, xi)
         tol = attainable(self.tol, xi)
         w, r, residual = torch.zeros_like(xi), xi, 1.0
         count, radius = 0, 0.0
-        # The recurrence may think better of itself than the true residual allows: then once more.
+        # The recurrence's residual drifts from the true one: start again from that where it did.
         while count < self.iterations and residual > tol:
-            w, steps = _run(metric, product, along, w, r, tol * size, self.iterations - count)
+            w, steps = _run(M, w, r, tol * size, self.iterations - count)
             count += len(steps)
-            radius = max(radius, _farthest_from_one(steps[:_RITZ]))
-            r = xi - w + product(metric(w))
-            previous, residual = residual, float(torch.linalg.vector_norm(r)) / size
+            radius = max(radius, _farthest_from_one(steps[:LARGEST_RITZ_MATRIX]))
+            previous = residual
+            r, residual = residual_of(M, w, xi)
             if not residual < 0.9 * previous:
                 break
         if not (residual <= 2 * tol and radius < 1):  # spoiled coefficients, or none: ask the map
-            radius = spectral_radius(lambda v: product(metric(v)), xi, 20)
-        return LinearResult(w, residual, count, residual <= 2 * tol, radius)
+            radius = spectral_radius(M, w, 20)
+        return LinearResult.judged(w, residual, count, tol, radius)
 
 
 def _run(
-    metric: Product,
-    product: Product,
-    along: Product | None,
-    w: Tensor,
-    r: Tensor,
-    target: float,
-    most: int,
+    M: Factored, w: Tensor, r: Tensor, target: float, most: int
 ) -> tuple[Tensor, list[tuple[float, float]]]:
     """Conjugate gradients from w with residual r: the new w, and the coefficients of the steps.
 
-    P does not see what lies in its null space, where r may grow until its rounding drowns Pr; then
-    this run ends. Where Π is known, or P is a multiple of it, as for every constraint with flat
-    faces, what P does not see of r moves to w at once, (I − BP)n being n there, and nothing can
-    grow. In the end w + r has the residual BPr, which is small wherever Pr is.
+    The inner product ⟨u, Pv⟩ is only semi-definite: components of r in null(P) are invisible to CG
+    and can grow until rounding in them dominates Pr; we stop when that happens. If the orthogonal
+    projector Π onto range(P) is available (or P = cΠ, e.g. boxes), we avoid it: for n ∈ null(P),
+    (I − BP)n = n, so n is added to the solution directly and r is projected. We return w + r, whose
+    residual is BPr.
     """
-    eps = torch.finfo(r.dtype).eps
-    s = metric(r)
-    c = None if along is not None else _multiple_of_projection(metric, r)
-    if c is not None:
-        along = _scaled(metric, 1 / c)
-    if along is not None:
-        seen = along(r)
+    rounding = NULL_SPACE_ROUNDING * torch.finfo(r.dtype).eps
+    project, c = M.project, None
+    if project is None:
+        c = _multiple_of_projection(M.P, r)
+        project = None if c is None else _scaled(M.P, 1 / c)
+    s = M.P(r)
+    if project is not None:
+        seen = project(r)
         w, r = w + (r - seen), seen
     p, t = r, s  # the direction, and P times it
     energy = float(torch.dot(r, s))
     steps: list[tuple[float, float]] = []
     while len(steps) < most and energy > 0:
-        v, move = p - product(t), p
-        if along is not None:
-            whole, v = v, along(v)
+        v, move = p - M.B(t), p
+        if project is not None:
+            whole, v = v, project(v)
             move = p - whole + v
         curvature = float(torch.dot(t, v))
         if not 0 < curvature < math.inf:
@@ -119,11 +121,11 @@ def _run(
         alpha = energy / curvature
         w = torch.add(w, move, alpha=alpha)
         r = torch.add(r, v, alpha=-alpha)
-        s = metric(r) if c is None else c * r
+        s = M.P(r) if c is None else c * r
         products = torch.stack((torch.dot(r, s), torch.dot(s, s), torch.dot(r, r)))
-        new, length, size = products.tolist()  # one wait for all three
+        new, s_square, r_square = products.tolist()  # one wait for all three
         steps.append((alpha, new / energy))
-        if length <= max(target, 8 * eps * math.sqrt(size)) ** 2:
+        if s_square <= max(target, rounding * math.sqrt(r_square)) ** 2:
             break
         p = torch.add(r, p, alpha=new / energy)
         t = torch.add(s, t, alpha=new / energy)
@@ -131,19 +133,20 @@ def _run(
     return w + r, steps
 
 
-def _multiple_of_projection(metric: Product, like: Tensor) -> float | None:
+def _multiple_of_projection(P: Product, like: Tensor) -> float | None:
     """c, where P = cΠ for an orthogonal projection Π, judged by a random vector.
 
-    A cotangent would not do as a judge: it may lie where P happens to be a multiple of I.
+    Not by the cotangent: it may lie in a subspace on which P happens to be a multiple of I.
     """
-    s = metric(random_vector(like))
+    s = P(random_vector(like))
     square = float(torch.dot(s, s))
     if square == 0:
         return None
-    twice = metric(s)
+    twice = P(s)
     c = float(torch.dot(s, twice)) / square
     rest = float(torch.linalg.vector_norm(twice - c * s))
-    return c if rest <= 16 * torch.finfo(s.dtype).eps * math.sqrt(square) else None
+    rounding = PROJECTION_ROUNDING * torch.finfo(s.dtype).eps
+    return c if rest <= rounding * math.sqrt(square) else None
 
 
 def _scaled(product: Product, factor: float) -> Product:
@@ -151,7 +154,8 @@ def _scaled(product: Product, factor: float) -> Product:
 
 
 def _farthest_from_one(steps: list[tuple[float, float]]) -> float:
-    """max|1 − θ| over the Ritz values θ of I − M, which the coefficients hold.
+    """max|1 − θ| over the Ritz values θ of I − M: eigenvalues of the Lanczos matrix that the
+    coefficients α_k, β_k of the steps define.
 
     Reference: Golub and Van Loan, *Matrix Computations*, Section 10.2.
     """
@@ -166,21 +170,15 @@ def _farthest_from_one(steps: list[tuple[float, float]]) -> float:
     return float((1 - torch.linalg.eigvalsh(T)).abs().max())
 
 
-def _identity(v: Tensor) -> Tensor:
-    return v
-
-
 def require_symmetric(product: Product, xi: Tensor) -> None:
-    """Refuse a map that is not symmetric, by one random probe."""
-    generator = torch.Generator().manual_seed(1)
-    u, v = torch.randn(2, xi.numel(), generator=generator, dtype=torch.float64).to(xi)
-    left, right = torch.dot(product(u), v), torch.dot(u, product(v))
-    scale = torch.linalg.vector_norm(u) * torch.linalg.vector_norm(v)
-    tolerance = 1e3 * torch.finfo(xi.dtype).eps
-    if float((left - right).abs()) > tolerance * float(scale):
+    """Refuse a map that is not symmetric, by one random probe: a miss has probability zero."""
+    u, v = random_vector(xi, seed=1), random_vector(xi, seed=2)
+    difference = float(torch.dot(product(u), v) - torch.dot(u, product(v)))
+    scale = float(torch.linalg.vector_norm(u) * torch.linalg.vector_norm(v))
+    if abs(difference) > SYMMETRY_ROUNDING * torch.finfo(xi.dtype).eps * scale:
         raise GradientError(
             f"CG needs a step whose derivative is symmetric, but ⟨Mu, v⟩ − ⟨u, Mv⟩ = "
-            f"{float(left - right):g}. It takes proximal gradient steps in the Euclidean geometry "
+            f"{difference:g}. It takes proximal gradient steps in the Euclidean geometry "
             "with one step size (one per batch element); for anything else use "
             "Implicit(GMRES()) or Implicit(BiCGStab())."
         )
