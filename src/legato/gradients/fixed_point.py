@@ -74,15 +74,14 @@ class FixedPointGradient(GradientStrategy):
 
         def replace(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, stationary, before)
-            xi = tree.flatten(tuple(grads))
-            largest = as_number(xi.abs().amax()) if xi.numel() else 0.0
+            largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
             if not math.isfinite(largest):
                 _warn_of_the_loss(largest)
                 return tree.leaves(linearisation.transport(tree.rebuild(before, grads)))
             # The system is linear: solved for cotangents of size 1, no norm under- or overflows.
             # A power of two leaves their digits as they are.
-            unit = max(2.0 ** (math.frexp(largest)[1] - 1), torch.finfo(xi.dtype).tiny)
-            result = self.adjoint(linearisation, xi / unit)
+            unit = max(2.0 ** (math.frexp(largest)[1] - 1), torch.finfo(grads[0].dtype).tiny)
+            result = self.adjoint(linearisation, tree.flatten(tuple(g / unit for g in grads)))
             self.conclude(result, linearisation)
             _warn_if_far(last_change, result.spectral_radius)
             report.record(result)

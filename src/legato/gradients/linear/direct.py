@@ -51,5 +51,5 @@ class Direct(LinearSolver):
         w = torch.linalg.lstsq(B, rhs, driver="gelsd").solution.squeeze(-1).to(xi)
         _, residual = residual_of(product, w, xi)
         # Not the largest eigenvalue of M: entries that touch nothing have 1 and do no harm.
-        radius = spectral_radius(lambda v: M @ v, w, 1000)
+        radius = spectral_radius(lambda v: M @ v, xi, 1000)
         return LinearResult.judged(w, residual, n, math.sqrt(torch.finfo(xi.dtype).eps), radius)
