@@ -15,14 +15,15 @@ Var: TypeAlias = Any
 """A :data:`Tree` where its type is not followed."""
 
 T = TypeVar("T")
+TreeT = TypeVar("TreeT", bound=Tree)
 
 
 def tree_map(fn: Callable[..., Any], first: T, *rest: Any) -> T:
     """Apply ``fn`` to corresponding tensors of trees with the same structure."""
     if not isinstance(first, tuple):
         return fn(first, *rest)
-    mapped = [tree_map(fn, *parts) for parts in zip(first, *rest, strict=True)]
-    return type(first)(*mapped) if hasattr(first, "_fields") else tuple(mapped)
+    mapped: Any = tuple(tree_map(fn, *parts) for parts in zip(first, *rest, strict=True))
+    return type(first)(*mapped) if hasattr(first, "_fields") else mapped
 
 
 def leaves(tree: Tree) -> list[Tensor]:
@@ -38,13 +39,13 @@ def _walk(tree: Tree) -> Iterator[Tensor]:
         yield tree
 
 
-def rebuild(like: T, tensors: Sequence[Tensor]) -> T:
+def rebuild(like: TreeT, tensors: Sequence[Tensor]) -> TreeT:
     """The tree shaped like ``like`` whose leaves are ``tensors``."""
     remaining = iter(tensors)
     return tree_map(lambda _: next(remaining), like)
 
 
-def detach(tree: T) -> T:
+def detach(tree: TreeT) -> TreeT:
     return tree_map(lambda t: t.detach(), tree)
 
 
@@ -83,7 +84,7 @@ def flatten(tree: Tree) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def unflatten(like: T, vector: Tensor) -> T:
+def unflatten(like: TreeT, vector: Tensor) -> TreeT:
     """The inverse of :func:`flatten`."""
     shapes = [t.shape for t in leaves(like)]
     pieces = torch.split(vector, [s.numel() for s in shapes])
