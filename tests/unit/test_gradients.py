@@ -1,6 +1,7 @@
 """What is particular to each gradient strategy; their numbers are tested against truth."""
 
 import gc
+import warnings
 
 import pytest
 import torch
@@ -401,3 +402,30 @@ def test_a_start_does_not_hide_parameters_without_influence():
         pytest.raises(errors.GradientError, match="None of the parameters"),
     ):
         lg.solve(problem, lg.ForwardBackward(), x0, gradient=lg.Forward(other))
+
+
+FIXED_POINTS = [lg.Implicit(), lg.Implicit(lg.CG()), lg.FixedPoint(500), lg.OneStep(tol=None)]
+
+
+@pytest.mark.parametrize("strategy", FIXED_POINTS, ids=repr)
+def test_data_changed_before_the_backward_pass_are_noticed(strategy):
+    """As the next batch in the same buffer would; the derivative would be that of neither."""
+    w, buffer = leaf(), b.clone()
+    problem = lg.Composite(lg.LeastSquares(A, buffer), lg.L1(w))
+    s = lg.solve(problem, lg.ForwardBackward(), gradient=strategy, stop=UNTIL)
+    torch.autograd.grad(s.x.sum(), w, retain_graph=True)
+    buffer.mul_(1.001)
+    with pytest.raises(errors.GradientError, match="changed in place"):
+        torch.autograd.grad(s.x.sum(), w)
+
+
+@pytest.mark.parametrize("strategy", FIXED_POINTS, ids=repr)
+def test_a_step_that_was_not_stationary_is_not_taken_for_a_changed_one(strategy):
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    with pytest.warns(errors.NotConvergedWarning):
+        s = lg.solve(problem, lg.ForwardBackward(0.001), gradient=strategy, stop=lg.Stop(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (grad,) = torch.autograd.grad(s.x.sum(), w)
+    assert grad.isfinite()

@@ -71,9 +71,11 @@ class FixedPointGradient(GradientStrategy):
         # Capture only the residual. Capturing `done` would create a reference cycle through the
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
+        moved = _distance(after, before)
 
         def replace(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, stationary, before)
+            _require_same_map(linearisation, moved)
             largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
             if not math.isfinite(largest):
                 _warn_of_the_loss(largest)
@@ -210,7 +212,7 @@ class Implicit(FixedPointGradient):
         return self.solver.solve(factored or linearisation.transposed, xi)
 
 
-# --- what is said about results that cannot be trusted -------------------------------------------
+# --- what is said about gradients that cannot be trusted -----------------------------------------
 
 
 def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
@@ -244,6 +246,29 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
             InexactGradientWarning,
             stacklevel=3,
         )
+
+
+def _require_same_map(linearisation: Linearisation, moved: Tensor) -> None:
+    """Refuse a step that leads elsewhere than it did in the forward pass, from the same state.
+
+    The backward pass builds the step anew from present values. Where these moved the fixed point by
+    more than √eps, its derivative is that of another problem.
+    """
+    before = linearisation.state
+    now = _distance(tree.leaves(linearisation.after), before)
+    rounding = math.sqrt(torch.finfo(now.dtype).eps) * tree.norm(before)
+    if bool(now > 2 * moved + rounding):
+        raise GradientError(
+            f"One step from the solution moves it by {float(now):.2g}, but moved it by "
+            f"{float(moved):.2g} when it was found: data of the problem were changed in place "
+            "before .backward(), or its terms draw random numbers. Call .backward() first, change "
+            "a copy, or use Unroll()."
+        )
+
+
+@torch.no_grad()
+def _distance(after: Sequence[Tensor], before: Any) -> Tensor:
+    return tree.norm(tuple(a - b for a, b in zip(after, tree.leaves(before), strict=True)))
 
 
 def _warn_of_the_loss(largest: float) -> None:
