@@ -28,7 +28,7 @@ OPEN = {
     "HeavyBall", "History", "Level", "LinearSolver", "Operator", "Saddle", "Composite",
     "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
     "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
-    "SparseCodingOutput", "OuterPath",
+    "SparseCodingOutput", "OuterPath", "Task",
 }  # fmt: skip
 
 
