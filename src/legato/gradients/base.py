@@ -217,16 +217,18 @@ class Linearisation:
         return leaves_behind(self._outputs, [*self._inputs, *self._parameters])
 
     def _pullback(self) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Zeros u, and Jᵀu as a graph over them, which is differentiated in u for Jt."""
         if self._pull is None:
-            with torch.enable_grad():
-                dummies = [torch.zeros_like(out).requires_grad_() for out in self._outputs]
-                wanted = [*self._inputs, *self._parameters]
-                self._pull = (
-                    dummies,
-                    _gradients(self._outputs, wanted, dummies, differentiable=True),
-                )
+            self._pull = pullback_graph(self._outputs, [*self._inputs, *self._parameters])
         return self._pull
+
+
+def pullback_graph(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Zeros u and Jᵀu as a graph over them, whose own vector–Jacobian product in u is t ↦ Jt."""
+    with torch.enable_grad():
+        dummies = [torch.zeros_like(out).requires_grad_() for out in outputs]
+        return dummies, _gradients(outputs, inputs, dummies, differentiable=True)
 
 
 def pull_back(

@@ -16,7 +16,14 @@ from legato._support.graph import leaves_behind
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.errors import GradientError, InexactGradientWarning, InputError
-from legato.gradients.base import GradientStrategy, Linearisation, Task, refuse_second_derivatives
+from legato.gradients.base import (
+    GradientStrategy,
+    Linearisation,
+    Task,
+    pull_back,
+    pullback_graph,
+    refuse_second_derivatives,
+)
 from legato.running import Run
 
 
@@ -74,13 +81,14 @@ class _Carrier(Algorithm):
     def __init__(self, algorithm: Algorithm, params: list[Tensor], state: Tree) -> None:
         self.algorithm = algorithm
         self.params = params
-        self.influenced = False
         self.checked = False
-        count = sum(p.numel() for p in params)
         start = tree.leaves(state)
-        tangents = [t.new_zeros(count, *t.shape) for t in start]
+        count = sum(p.numel() for p in params)
         self.seeds = self._seeds(count)
-        self._add_start(start, tangents)
+        # The start may depend on the parameters too.
+        dummies, pulled = pullback_graph(start, params)
+        tangents = pull_back(pulled, dummies, self.seeds, (count,))
+        self.influenced = any(g is not None for g in pulled)
         self.unlisted = leaves_behind(start, params)
         self.state = (tree.detach(state), tuple(tangents))
 
@@ -93,30 +101,6 @@ class _Carrier(Algorithm):
             seeds.append(seed.reshape(count, *p.shape))
             offset += p.numel()
         return seeds
-
-    def _add_start(self, start: list[Tensor], tangents: list[Tensor]) -> None:
-        """The start may depend on the parameters too."""
-        for i, leaf in enumerate(start):
-            if not leaf.requires_grad:
-                continue
-            # uᵀ ∂x⁰/∂θ is linear in u, so its derivative in u, by θ̇, is the tangent.
-            u = torch.zeros_like(leaf, requires_grad=True)
-            products = torch.autograd.grad(
-                leaf, self.params, u, create_graph=True, retain_graph=True, allow_unused=True
-            )
-            used = [
-                (g, seed)
-                for g, seed in zip(products, self.seeds, strict=True)
-                if g is not None and g.requires_grad
-            ]
-            if used:
-                outputs = [g for g, _ in used]
-                for j, tangent in enumerate(tangents[i]):
-                    (found,) = torch.autograd.grad(
-                        outputs, u, [seed[j] for _, seed in used], retain_graph=True
-                    )
-                    tangent.copy_(found)
-                self.influenced = True
 
     def init(self, problem: Any, x0: Any) -> Any:
         return self.state
