@@ -233,7 +233,9 @@ CASES = {
         "Unroll()",
         "generalised gradient: the iteration converges sublinearly",
         DEGENERATE,
-        warn(EARLY, GMRES, CG, DENSE) | warn(INEXACT, ONE, TEN) | warn(f"{INEXACT}, {EARLY}", HUNDRED),
+        warn(EARLY, GMRES, CG, DENSE)
+        | warn(INEXACT, ONE, TEN)
+        | warn(f"{INEXACT}, {EARLY}", HUNDRED),
     ),
     "kink": Case(
         kink,
