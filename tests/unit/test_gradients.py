@@ -328,8 +328,8 @@ def test_a_cut_sweep_still_has_a_gradient(factor):
 @pytest.mark.parametrize("stop", [FIXED, lg.Stop(40, tol=1e-12)], ids=["fixed", "until"])
 def test_truncation_keeps_learned_steps(stop):
     """They lie in the state, but are no iterate."""
-    data = lg.SquaredNorm() + lg.Linear(-b)
-    problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(0.3).dual(), nonsmooth=data)
+    data = lg.SquaredDistance(b)
+    problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(0.3), nonsmooth=data)
 
     def gradient(strategy):
         balance = leaf()
