@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 
 from legato.errors import CheckpointError, InputError, NonFiniteLossError
 from legato.studies.segment.data import IGNORE, InMemory, Sample
-from legato.studies.segment.global_layer import Segmenter
+from legato.studies.segment.model import Segmenter
 from legato.studies.segment.networks import SmallNet
 from legato.studies.segment.settings import LayerSettings
 from legato.studies.segment.training import train
@@ -148,7 +148,7 @@ def test_weights_that_diverged_in_the_last_step_are_noticed(study, tmp_path):
     ("change", "words"),
     [
         ({"layer": None}, "another model"),
-        ({"layer": LayerSettings("learned", iterations=4)}, "layer was"),
+        ({"layer": LayerSettings("learned", iterations=4)}, "layer.iterations was 3 and is now 4"),
     ],
 )
 def test_a_checkpoint_of_another_model(study, straight, change, words):

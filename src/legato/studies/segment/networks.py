@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from legato.errors import InputError
+from legato.nn import FineFeatures
 
 # What VGG-16 was trained with on ImageNet; a constant shift and scale does no network harm.
 MEAN = (0.485, 0.456, 0.406)
@@ -28,6 +30,25 @@ class Scores(NamedTuple):
 
     logits: Tensor
     features: tuple[Tensor, ...] = ()
+
+
+class FineScores(nn.Module):
+    """Scores from fine features, to be added to the network's coarse ones; zero at first.
+
+    This is what one would build without an optimisation layer, with as many parameters as learned
+    weights have: the fair rival of :class:`legato.nn.LearnedEdges`.
+    """
+
+    def __init__(self, channels: Sequence[int], classes: int, hidden: int = 32) -> None:
+        super().__init__()
+        self.fine = FineFeatures(channels, hidden)
+        self.head = nn.Conv2d(hidden, classes, 3, padding=1)
+        nn.init.zeros_(self.head.weight)
+        assert self.head.bias is not None
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
+        return self.head(self.fine(image, features)).float()
 
 
 class SmallNet(nn.Module):

@@ -14,16 +14,21 @@ import torch
 from torch import Tensor
 
 from legato._support.files import replacing
-from legato.console.runs import RunFolder
 from legato.errors import InputError
 from legato.studies.segment.data import Dataset, Sample, Split
-from legato.studies.segment.evaluation import evaluate
-from legato.studies.segment.global_layer import Segmenter
-from legato.studies.segment.model import build
+from legato.studies.segment.evaluation import evaluate, weight_pictures
+from legato.studies.segment.model import Segmenter, build
 from legato.studies.segment.networks import FCN32
-from legato.studies.segment.settings import LayerSettings, ModelSettings, Recipe
+from legato.studies.segment.settings import (
+    LayerSettings,
+    Loss,
+    ModelSettings,
+    Network,
+    Optimiser,
+    Recipe,
+    Weights,
+)
 from legato.studies.segment.training import train
-from legato.studies.segment.weight_pictures import weight_pictures
 
 Report = Callable[[str], None]
 
@@ -35,26 +40,28 @@ class Variant:
     what: str
     layer: LayerSettings | None = None
     refine: bool = False
-    loss: str = "log"
-    optimiser: str = "adam"
+    loss: Loss = Loss.LOG
+    optimiser: Optimiser = Optimiser.ADAM
     freeze_network: bool = False
     lr_factor: float = 1.0
     on_train: bool = False  # also score the training set
 
 
-_LEARNED = LayerSettings("learned", neighbours=8, balance=1.0)
+_LEARNED = LayerSettings(Weights.LEARNED, neighbours=8, balance=1.0)
 
 VARIANTS: dict[str, Variant] = {
     "control": Variant("the network alone, trained on as long as the others", on_train=True),
     "skip": Variant("the network with finer scores, no layer", refine=True, on_train=True),
     "global": Variant("+ layer, learned weights, 8 neighbours", _LEARNED, on_train=True),
-    "contrast": Variant("+ layer, contrast weights", LayerSettings("contrast"), on_train=True),
-    "uniform": Variant("+ layer, one weight for all", LayerSettings("uniform")),
+    "contrast": Variant(
+        "+ layer, contrast weights", LayerSettings(Weights.CONTRAST), on_train=True
+    ),
+    "uniform": Variant("+ layer, one weight for all", LayerSettings(Weights.UNIFORM)),
     "frozen": Variant("learned weights, network frozen", _LEARNED, freeze_network=True),
-    "paper-loss": Variant("learned weights, the paper's loss", _LEARNED, loss="paper"),
+    "paper-loss": Variant("learned weights, the paper's loss", _LEARNED, loss=Loss.PAPER),
     "truncated": Variant("learned weights, last 20 iterations", replace(_LEARNED, last=20)),
     # Plain gradients are not rescaled, so they need larger steps.
-    "sgd": Variant("learned weights, SGD", _LEARNED, optimiser="sgd", lr_factor=30.0),
+    "sgd": Variant("learned weights, SGD", _LEARNED, optimiser=Optimiser.SGD, lr_factor=30.0),
     "global-200": Variant("learned weights, 200 iterations", replace(_LEARNED, iterations=200)),
     "skip-global": Variant("finer scores and learned weights", _LEARNED, refine=True),
 }
@@ -64,7 +71,7 @@ VARIANTS: dict[str, Variant] = {
 class TableSettings:
     """What the table depends on."""
 
-    network: str = "fcn32"
+    network: Network = Network.FCN32
     seeds: tuple[int, ...] = (0, 1, 2)
     variants: tuple[str, ...] = tuple(VARIANTS)
     first_epochs: int = 20
@@ -198,13 +205,6 @@ def collect(folder: Path, settings: TableSettings) -> dict[str, Any]:
                 )
                 for key in ("accuracy", "iou")
             }  # fmt: skip
-    return rows
-
-
-def finish_table(run: RunFolder, settings: TableSettings, device: str) -> dict[str, Any]:
-    """Write the table of all seeds into the run's results."""
-    rows = collect(run.path, settings)
-    run.finish({"settings": asdict(settings), "rows": rows}, device)
     return rows
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from legato.console.files import DataError, some
-from legato.studies.segment.data.palettes import Colour
+from legato.studies.segment.data.palettes import Palette
 
 IGNORE = 255
 """The label of pixels that count for nothing: unknown ones and padding."""
@@ -32,7 +32,7 @@ class Dataset(torch.utils.data.Dataset[Sample], abc.ABC):
 
     names: list[str]
     class_names: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: Palette
     """One colour for each class, for pictures."""
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ from legato.console.pictures import decode_image
 from legato.studies.segment.data.cache import Encoded, cache_folder, cached
 from legato.studies.segment.data.datasets import Dataset, Sample, check_sample
 from legato.studies.segment.data.label_text import parse_labels
-from legato.studies.segment.data.palettes import REGIONS, SURFACES
+from legato.studies.segment.data.palettes import REGIONS, SURFACES, palette_of
 from legato.studies.segment.data.stanford_files import (
     HOW_TO_GET_IT,
     fingerprint,
@@ -28,17 +28,8 @@ from legato.studies.segment.data.stanford_files import (
 Classes = Literal["surfaces", "regions"]
 
 CLASS_NAMES: dict[Classes, tuple[str, ...]] = {
-    "surfaces": ("sky", "horizontal", "vertical"),
-    "regions": (
-        "sky",
-        "tree",
-        "road",
-        "grass",
-        "water",
-        "building",
-        "mountain",
-        "foreground object",
-    ),
+    "surfaces": tuple(SURFACES),
+    "regions": tuple(REGIONS),
 }
 IMAGES = 715
 
@@ -65,7 +56,7 @@ class StanfordBackground(Dataset):
             )
         path = Path(path)
         self.class_names = CLASS_NAMES[classes]
-        self.palette = SURFACES if classes == "surfaces" else REGIONS
+        self.palette = palette_of(self.class_names)
         if cache is False:
             self._encoded = read_stanford(path, classes)
         else:
