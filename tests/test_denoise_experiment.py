@@ -20,9 +20,13 @@ def results():
 
 def test_the_tables_are_the_result_file_s(results):
     pytest.importorskip("rich")
-    from legato.cli.denoise.table_text import comparisons_markdown, markdown, weights_markdown
+    from legato.studies.denoise.report import (
+        comparisons_markdown,
+        table_markdown,
+        weights_markdown,
+    )
 
-    assert markdown(results["table"]) in PAGE
+    assert table_markdown(results["table"]) in PAGE
     assert weights_markdown(results["one_weight"]) in PAGE
     assert comparisons_markdown(results["comparisons"]) in PAGE
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from legato.console.runs import RunFolder
-from legato.studies.denoise.image_sets import ImageSets, drawn_sets, noisy, read_sets
-from legato.studies.denoise.one_weight import centres
+from legato.studies.denoise.images import ImageSets, drawn_sets, middles, noisy, read_sets
 from legato.studies.denoise.scores import psnr, ssim, summary
 
 NAMES = {"scikit-image": "TV, scikit-image", "bm3d": "BM3D"}
@@ -36,7 +35,7 @@ def chambolle(image: Tensor, weight: float) -> Tensor:
 
 def best_weight(sets: ImageSets, sigma: float, images: int, size: int) -> float:
     """The weight with the best mean PSNR on the middles of training images, on a 5 % grid."""
-    clean = centres(sets.train[:images], size)[:, 0]
+    clean = middles(sets.train[:images], size)[:, 0]
     seen: dict[int, float] = {}
 
     def value(place: int) -> float:

@@ -17,23 +17,22 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from legato._support.files import write_text
 from legato.console.provenance import provenance
 from legato.console.runs import results_of
-from legato.gradients import Unroll
-from legato.studies.denoise.image_sets import read_sets
-from legato.studies.denoise.models import (
-    Analysis,
-    MappedAnalysis,
-    MappedTotalVariation,
-    first_filters,
+from legato.studies.denoise.images import read_sets
+from legato.studies.denoise.levels import (
+    FILTERS,
+    MAPPED_FILTERS,
+    MAPPED_TV,
+    count_parameters,
+    new_models,
 )
 from legato.studies.denoise.scores import score
+from legato.studies.denoise.settings import LevelSettings
 from legato.studies.denoise.table import model_file, part_folder, save_tensors
 from legato.studies.denoise.training import Recipe, train
 
 START = time.perf_counter()
-MAPPED = "filters, λ(y)"
 
 
 def say(line: str) -> None:
@@ -44,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--sigma", type=float, default=25)
-    parser.add_argument("--row", choices=("filters", MAPPED, "TV, λ(y)"), default="filters")
+    parser.add_argument("--row", choices=(FILTERS, MAPPED_FILTERS, MAPPED_TV), default=FILTERS)
     parser.add_argument("--data", type=Path, required=True, help="holds train, BSD68, Set12")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--batch", type=int, default=4)
@@ -55,25 +54,20 @@ def main() -> None:
     folder = part_folder(arguments.out, f"{arguments.sigma:g}")
     found = results_of(folder)
     # Filters with maps begin with the trained filters where they have not been trained themselves.
-    fresh = arguments.row == MAPPED and found is not None and MAPPED not in found["rows"]
+    fresh = (
+        arguments.row == MAPPED_FILTERS and found is not None and arguments.row not in found["rows"]
+    )
     if found is None or (arguments.row not in found["rows"] and not fresh):
         parser.error(f"{folder} holds no row {arguments.row!r} to go on from.")
-    settings, sigma = found["settings"], arguments.sigma / 255
+    kept = {key: found["settings"][key] for key in ("filters", "size", "iterations")}
+    maps, sigma = found["settings"]["map_iterations"], arguments.sigma / 255
     row = {} if fresh else found["rows"][arguments.row]
-    filters = first_filters(
-        settings["filters"], settings["size"], settings["iterations"], sigma, Unroll()
-    )
-    model: torch.nn.Module
-    if arguments.row == "filters":
-        model = Analysis(filters)
-    elif arguments.row == MAPPED:
-        torch.manual_seed(0)
-        model = MappedAnalysis(filters, sigma)
-    else:
-        model = MappedTotalVariation(1.0, sigma, settings["map_iterations"])
-    path = model_file(folder, arguments.row)
+    torch.manual_seed(0)
+    models = new_models(LevelSettings(sigma=arguments.sigma, map_iterations=maps, **kept))
+    model, path = models[arguments.row], model_file(folder, arguments.row)
     if fresh:
-        Analysis(filters).load_state_dict(load_file(model_file(folder, "filters")))
+        models[FILTERS].load_state_dict(load_file(model_file(folder, FILTERS)))
+        model.filters.load_state_dict(models[FILTERS].denoiser.state_dict())
     else:
         model.load_state_dict(load_file(path))
     sets = read_sets(arguments.data)
@@ -89,13 +83,14 @@ def main() -> None:
     row["scores"] = {
         name: score(model, images, sigma, device) for name, images in sets.tests.items()
     }
-    row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    row["parameters"] = count_parameters(model)
     before = {} if fresh else {"after": row["training"]}
     row["training"] = course | {"recipe": asdict(recipe)} | provenance(device) | before
     # Read again: another row may have been trained on meanwhile.
     now = results_of(folder) or found
     now["rows"][arguments.row] = row
-    write_text(folder / "results.json", json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(now, indent=1, ensure_ascii=False) + "\n"
+    (folder / "results.json").write_text(text, encoding="utf-8")
     say(", ".join(f"{name} {one['psnr']:.2f} dB" for name, one in row["scores"].items()))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
 from legato.console.provenance import provenance
-from legato.gradients.sweeps import (
+from legato.studies.sweeps import (
     ForwardBackwardPartials,
     PrimalDualPartials,
     StepPartials,

@@ -10,15 +10,19 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from command_line import failed
-from legato.cli.app import app
+from legato.cli import app
 from legato.gradients import Unroll
 from legato.nn import AnalysisDenoiser, noise_level
 from legato.studies.denoise import clean as cleaning
-from legato.studies.denoise.clean import clean
+from legato.studies.denoise.clean import (
+    PARAMETERS,
+    clean_channels,
+    shipped_denoiser,
+    shipped_story,
+)
+from legato.studies.denoise.images import draw_picture
 from legato.studies.denoise.models import first_filters
-from legato.studies.denoise.pictures import draw_picture
 from legato.studies.denoise.scores import psnr
-from legato.studies.denoise.shipped import PARAMETERS, shipped_denoiser, shipped_story
 
 SIGMA = 20
 
@@ -59,16 +63,16 @@ def test_the_shipped_filters_denoise(sigma):
     clean_image = draw_picture(5, 48, 56)[None]
     noise = torch.randn(clean_image.shape, generator=torch.Generator().manual_seed(1))
     y = clean_image + sigma / 255 * noise
-    found = clean(y, sigma / 255, shipped_denoiser(), torch.device("cpu"))
+    found = clean_channels(y, sigma / 255, shipped_denoiser(), torch.device("cpu"))
     assert psnr(found, clean_image) > psnr(y, clean_image) + 3
 
 
 def test_tiles_make_no_difference(monkeypatch):
     y = draw_picture(5, 90, 100)[None] + 0.08 * torch.randn(1, 90, 100)
-    whole = clean(y, 0.08, shipped_denoiser(), torch.device("cpu"))
+    whole = clean_channels(y, 0.08, shipped_denoiser(), torch.device("cpu"))
     monkeypatch.setattr(cleaning, "TILE", 48)
     monkeypatch.setattr(cleaning, "MARGIN", 32)
-    tiled = clean(y, 0.08, shipped_denoiser(), torch.device("cpu"))
+    tiled = clean_channels(y, 0.08, shipped_denoiser(), torch.device("cpu"))
     assert float((tiled - whole).abs().max()) < 2e-3
 
 
@@ -314,7 +318,11 @@ def test_the_table(table):
 def test_the_table_refuses(table, tmp_path):
     out, *_ = table
     before = (out / "settings.json").read_bytes()
-    failed(denoise("table", "--parts", "25", "--out", out), "other settings")
+    failed(
+        denoise("table", "--parts", "25", "--out", out),
+        "holds another run",
+        "level.filters was 8 and is now 48",
+    )
     assert (out / "settings.json").read_bytes() == before
     failed(denoise("table", "--sigmas", "many"), "list of numbers")
     failed(denoise("table", "--quick", "--parts", "none", "--out", tmp_path), "no part 'none'")

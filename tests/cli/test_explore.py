@@ -6,9 +6,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from legato.cli.app import app
-from legato.cli.explore import command
-from legato.cli.explore.address import free_port, is_loopback, shown_address
+from legato.cli import app
+from legato.studies.explore import command
+from legato.studies.explore.command import free_port, is_loopback, shown_address
 
 
 def explore(*args):
@@ -63,8 +63,8 @@ def test_a_port_that_does_not_exist(served):
 
 
 def test_without_gradio(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("legato.cli.explore.")]:
-        if not name.endswith((".command", ".address")):
+    for name in [name for name in sys.modules if name.startswith("legato.studies.explore.")]:
+        if not name.endswith(".command"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gradio", None)
     result = explore("--port", 0)
@@ -129,8 +129,8 @@ def test_addresses_can_be_opened():
 
 def test_pictures_and_curves_of_the_page(tmp_path):
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'legato[explore]'")
-    from legato.cli.explore.gradients_tab import _show as show_gradients
-    from legato.cli.explore.segmentation_tab import _show as show_segmentation
+    from legato.studies.explore.gradients_tab import show as show_gradients
+    from legato.studies.explore.segmentation_tab import show as show_segmentation
 
     said, photograph, cheap, potts, weights, energy, gap = show_segmentation(
         None, "Scene 2", 3, 2.0, 10.0, 20, "far apart"
@@ -146,7 +146,7 @@ def test_pictures_and_curves_of_the_page(tmp_path):
         assert "http-equiv" not in curve
     (tmp_path / "a.png").write_text("<b>no picture</b>")
     said, *rest = show_segmentation(str(tmp_path / "a.png"), None, 3, 2.0, 10.0, 20, "far apart")
-    assert 'role="alert">a.png is not a PNG' in said
+    assert 'role="alert">a.png is not an image of a known format' in said
     assert all(value == {"__type__": "update"} for value in rest)
 
     said, loss, error, table = show_gradients("A", 0.1 + 0.2, 50, 10)

@@ -6,8 +6,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from legato.cli.app import app
-from legato.cli.toy.numbers import minus, printed_like
+from legato.cli import app
+from legato.studies.toy.report import minus, printed_like
 
 
 def toy(*args):
@@ -109,11 +109,14 @@ def test_pictures_that_cannot_be_written(tmp_path):
     (tmp_path / "figures").write_text("in the way")
     result = toy("--quick", "--set", "A", "--out", tmp_path)
     assert result.exit_code == 1
-    assert "error The results could not be written" in result.stderr
+    assert "error A file could not be read or written" in result.stderr
+    assert "figures" in result.stderr
     assert not (tmp_path / "results.json").exists()
 
 
 def test_without_matplotlib(tmp_path, monkeypatch):
+    for name in ("legato.console.figures", "legato.studies.toy.figures"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = toy("--out", tmp_path / "run")
     assert result.exit_code == 1
@@ -125,8 +128,8 @@ def test_without_matplotlib(tmp_path, monkeypatch):
 
 
 def test_methods_can_be_told_apart():
-    from legato.cli.toy.style import COLOURS, MARKERS
-    from legato.studies.toy import METHODS
+    from legato.studies.toy.figures import COLOURS, MARKERS
+    from legato.studies.toy.methods import METHODS
 
     for look in (COLOURS, MARKERS):
         assert set(look) == set(METHODS)

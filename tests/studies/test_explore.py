@@ -8,23 +8,21 @@ import pytest
 import torch
 from PIL import Image
 
+from legato.console.files import DataError
 from legato.errors import InputError
 from legato.nn import ContrastWeights, Potts
-from legato.studies.explore import (
-    LONGEST_SIDE,
-    MAX_BYTES,
-    Controls,
-    GradientControls,
+from legato.studies.explore.controls import GradientControls, SegmentationControls
+from legato.studies.explore.gradients import distance, see_gradients, stepped, truth
+from legato.studies.explore.pictures import LONGEST_SIDE, MAX_BYTES, example_pictures, read_picture
+from legato.studies.explore.segmentation import (
     colour_cost,
-    example_pictures,
-    read_picture,
-    see_gradients,
+    coupling,
+    looked_at,
+    outline_length,
     segment_picture,
 )
-from legato.studies.explore.gradients import distance, stepped, truth
-from legato.studies.explore.segmentation import coupling, looked_at, outline_length
-from legato.studies.segment.data import DataError
-from legato.studies.toy import BACK_ITERATED, METHODS, SETS, estimate
+from legato.studies.toy.example import SETS
+from legato.studies.toy.methods import BACK_ITERATED, METHODS, estimate
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +66,7 @@ def test_what_is_no_picture(image):
 
 def test_the_curve_is_that_of_one_solve(stripes):
     image, _ = stripes
-    controls = Controls(labels=3, smoothness=1.5, contrast=5.0, iterations=40)
+    controls = SegmentationControls(labels=3, smoothness=1.5, contrast=5.0, iterations=40)
     found = segment_picture(image, controls)
     with torch.no_grad():
         whole = Potts(40)(colour_cost(image, 3), ContrastWeights(1.5, 5.0)(image[None]))
@@ -80,7 +78,7 @@ def test_the_curve_is_that_of_one_solve(stripes):
 
 
 def test_energy_is_bounded_from_below_by_every_gap(stripes):
-    found = segment_picture(stripes[0], Controls(labels=3, iterations=300))
+    found = segment_picture(stripes[0], SegmentationControls(labels=3, iterations=300))
     least = found.energy[-1] - found.gap[-1]
     for energy, gap in zip(found.energy, found.gap, strict=True):
         assert gap > -1e-5
@@ -93,14 +91,16 @@ def test_energy_is_bounded_from_below_by_every_gap(stripes):
 def test_more_smoothness_means_shorter_outlines():
     image = example_pictures()["Scene 1"]
     lengths = [
-        segment_picture(image, Controls(smoothness=beta, iterations=60)).potts_length
+        segment_picture(image, SegmentationControls(smoothness=beta, iterations=60)).potts_length
         for beta in (0.0, 2.0, 8.0)
     ]
     assert lengths[0] > lengths[1] > lengths[2]
 
 
 def test_without_smoothness_colours_decide(stripes):
-    found = segment_picture(stripes[0], Controls(labels=3, smoothness=0.0, iterations=50))
+    found = segment_picture(
+        stripes[0], SegmentationControls(labels=3, smoothness=0.0, iterations=50)
+    )
     assert torch.equal(found.potts, found.cost_only)
     assert found.potts_length == found.cost_only_length > 0
 
@@ -140,7 +140,7 @@ def test_where_the_curve_is_looked_at(iterations):
 )
 def test_controls_out_of_range(controls, words):
     with pytest.raises(InputError, match=words):
-        Controls(**controls)
+        SegmentationControls(**controls)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -170,16 +170,22 @@ def test_large_pictures_are_scaled(tmp_path):
     assert read_picture(tmp_path / "thin.png").shape == (3, 1, LONGEST_SIDE)
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"%PDF-1.7 no picture", b"GIF89a" + bytes(50)])
+@pytest.mark.parametrize("content", [b"hello", b"%PDF-1.7 no picture", b"GIF89a" + bytes(50)])
 def test_what_is_no_picture_of_a_known_type(content, tmp_path):
     (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.png is not a PNG, JPEG, WebP, TIFF or BMP picture"):
+    with pytest.raises(DataError, match=r"a\.png is not an image .* PNG, JPEG, WEBP, TIFF, BMP:"):
+        read_picture(tmp_path / "a.png")
+
+
+def test_an_empty_file(tmp_path):
+    (tmp_path / "a.png").touch()
+    with pytest.raises(DataError, match=r"a\.png is empty"):
         read_picture(tmp_path / "a.png")
 
 
 def test_a_gif_under_another_name(tmp_path):
     Image.new("P", (8, 8)).save(tmp_path / "a.png", "GIF")
-    with pytest.raises(DataError, match="is not a PNG"):
+    with pytest.raises(DataError, match="is not an image of a known format"):
         read_picture(tmp_path / "a.png")
 
 
@@ -196,7 +202,7 @@ def test_a_truncated_picture(tmp_path):
 )  # below, between and above Pillow's limits
 def test_decompression_bombs_are_not_decoded(side, tmp_path):
     (tmp_path / "bomb.png").write_bytes(_bomb(side))
-    with pytest.raises(DataError, match=r"unfolds to too many pixels .* at most 50 million"):
+    with pytest.raises(DataError, match=r"too large .* at most 50 million"):
         read_picture(tmp_path / "bomb.png")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.functional import jacobian
 
 import legato as lg
-from legato.gradients.sweeps import (
+from legato.studies.sweeps import (
     ForwardBackwardPartials,
     PrimalDualPartials,
     StepPartials,

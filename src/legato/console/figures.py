@@ -20,7 +20,7 @@ BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 INK, GREY = "#222222", "#8A8A8A"
 
-_LOOK: Any = {
+LOOK: Any = {
     "font.size": 9,
     "text.hinting": "none",
     "axes.titlesize": 9.5,
@@ -47,7 +47,7 @@ def saved_figure(path: Path, width: float, height: float, title: str = "") -> It
 
     Photographs belong in ``.jpg``, many times smaller; lines and text are sharper in ``.png``.
     """
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         if title:

@@ -49,7 +49,7 @@ def open_image(
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _huge(name, str(error)) from error
+        raise _huge(name, str(error), most_pixels) from error
     except UnidentifiedImageError as error:
         raise DataError(
             f"{name} is not an image of a known format, or its beginning is damaged. Known are "
@@ -59,7 +59,7 @@ def open_image(
         raise _damaged(name, error) from error
     limit = Image.MAX_IMAGE_PIXELS if most_pixels is None else most_pixels
     if limit is not None and image.width * image.height > limit:
-        raise _huge(name, f"{image.width} × {image.height} pixels, the limit is {limit}")
+        raise _huge(name, f"{image.width} × {image.height} pixels", most_pixels)
     try:
         image.load()
     except MemoryError:
@@ -237,11 +237,15 @@ def _values(picture: Picture) -> NDArray[numpy.generic]:
     return (plain[0] if len(plain) == 1 else plain.permute(1, 2, 0).contiguous()).numpy()
 
 
-def _huge(name: str, why: str) -> DataError:
-    return DataError(
-        f"The image {name} is too large ({why}). Scale it down first, or raise "
-        "PIL.Image.MAX_IMAGE_PIXELS if you have the memory."
-    )
+def _huge(name: str, found: str, most_pixels: int | None) -> DataError:
+    if most_pixels is not None:
+        limit = f"at most {most_pixels / 1e6:g} million pixels are read. Scale it down first."
+    else:
+        limit = (
+            f"the limit is {Image.MAX_IMAGE_PIXELS} pixels. Scale it down first, or raise "
+            "PIL.Image.MAX_IMAGE_PIXELS if you have the memory."
+        )
+    return DataError(f"The image {name} is too large ({found}): {limit}")
 
 
 def _damaged(name: str, error: Exception) -> DataError:

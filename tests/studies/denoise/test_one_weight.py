@@ -3,27 +3,24 @@
 import math
 
 import pytest
-import torch
 
 from legato.errors import DivergenceError
 from legato.gradients import Unroll
 from legato.nn import TotalVariation
+from legato.studies.denoise.images import draw_picture, middles
 from legato.studies.denoise.one_weight import (
     TotalVariationLoss,
     _root,
-    centres,
     learn_weight,
     search_weight,
 )
-from legato.studies.denoise.pictures import draw_picture
-from legato.studies.segment.data import DataError
 
 SIGMA = 25 / 255
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["isotropic", "anisotropic"])
 def loss(request):
-    images = centres([draw_picture(seed) for seed in range(4)], 40)
+    images = middles([draw_picture(seed) for seed in range(4)], 40)
     solver = TotalVariation(
         80, isotropic=request.param, gradient=Unroll(checkpoint="sqrt"), kernel="reference"
     )
@@ -53,10 +50,3 @@ def test_roots(start):
 def test_no_root_is_said():
     with pytest.raises(DivergenceError, match="sign"):
         _root(lambda x: 1.0, 0.0, 1e-6)
-
-
-def test_centres():
-    image = torch.arange(30.0).reshape(5, 6)
-    assert centres([image], 3)[0, 0].tolist() == image[1:4, 1:4].tolist()
-    with pytest.raises(DataError, match="smaller"):
-        centres([image], 6)

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from legato.cli.denoise.table_text import markdown
 from legato.errors import InputError
-from legato.studies.denoise.image_sets import drawn_sets
-from legato.studies.denoise.settings import StudySettings
-from legato.studies.denoise.table import TableSettings, collect, gains, quick_table, run_part
+from legato.studies.denoise.images import drawn_sets
+from legato.studies.denoise.report import table_markdown
+from legato.studies.denoise.settings import LevelSettings, TableSettings
+from legato.studies.denoise.table import collect, gains, run_part
 
 CPU = torch.device("cpu")
 
 
 def settings():
-    table = quick_table(TableSettings((25.0,)))
+    table = TableSettings((25.0,)).quick()
     level = table.level
     level = replace(level, tv_iterations=30, tv_images=3, recipe=replace(level.recipe, steps=3))
     return replace(table, level=level, comparison=replace(table.comparison, steps=2))
@@ -51,7 +51,7 @@ def test_every_part_leaves_its_numbers(done):
     assert any("filters, λ(y)" in line for line in lines)
     for name in ("tv-maps", "filters", "filters-maps"):
         assert (out / "sigma-25" / f"{name}.safetensors").exists()
-    assert "| filters, λ(y) |" in markdown(results["table"])
+    assert "| filters, λ(y) |" in table_markdown(results["table"])
 
 
 def test_gains_are_over_the_better_total_variation():
@@ -74,7 +74,7 @@ def test_bad_settings(tmp_path):
     with pytest.raises(InputError, match="between 0 and 255"):
         TableSettings((0.0,))
     with pytest.raises(InputError, match="sigma"):
-        StudySettings(sigma=300)
+        LevelSettings(sigma=300)
     with pytest.raises(InputError, match="no part '26'"):
         run_part("26", settings(), drawn_sets(1, 1), tmp_path, CPU)
     folder = tmp_path / "sigma-25"

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from legato.console.files import DataError
 from legato.errors import DivergenceError, InputError
 from legato.gradients import Unroll
-from legato.studies.denoise.image_sets import drawn_sets
+from legato.studies.denoise.images import drawn_sets
 from legato.studies.denoise.models import (
     Analysis,
     MappedAnalysis,
@@ -16,7 +17,6 @@ from legato.studies.denoise.models import (
 )
 from legato.studies.denoise.scores import psnr, score
 from legato.studies.denoise.training import Patches, Recipe, patch_loss, train
-from legato.studies.segment.data import DataError
 
 SIGMA = 25 / 255
 CPU = torch.device("cpu")

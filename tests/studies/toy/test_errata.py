@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from legato.studies.toy import METHODS, SETS, estimate
+from legato.studies.toy.example import SETS
+from legato.studies.toy.methods import METHODS, estimate
 
 TABLE = {
     "A": {

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from legato.studies.toy import SETS
-from legato.studies.toy.checks import check_derivative
-from legato.studies.toy.curves import energies, landscape, solve_accurately
+from legato.studies.toy.example import SETS
+from legato.studies.toy.methods import energies
+from legato.studies.toy.solution_map import check_derivative, landscape, solve_accurately
 
 each_set = pytest.mark.parametrize("toy", SETS.values(), ids=SETS.keys())
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from legato.studies.toy import METHODS, SETS, estimate
-from legato.studies.toy.curves import energies
+from legato.studies.toy.example import SETS
 from legato.studies.toy.kink import approach, expected_accumulation, limits
+from legato.studies.toy.methods import METHODS, energies, estimate
 
 each_set = pytest.mark.parametrize("toy", SETS.values(), ids=SETS.keys())
 

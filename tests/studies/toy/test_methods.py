@@ -6,7 +6,8 @@ import warnings
 import pytest
 
 from legato.errors import LegatoWarning
-from legato.studies.toy import BACK_ITERATED, METHODS, SETS, estimate
+from legato.studies.toy.example import SETS
+from legato.studies.toy.methods import BACK_ITERATED, METHODS, estimate
 
 each_set = pytest.mark.parametrize("toy", SETS.values(), ids=SETS.keys())
 each_theta = pytest.mark.parametrize("theta", [0.3, 0.0])

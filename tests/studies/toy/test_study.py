@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from legato.cli.toy.numbers import printed_like
 from legato.errors import InputError
-from legato.studies.toy import METHODS, Settings, run
+from legato.studies.toy.methods import METHODS
 from legato.studies.toy.published import Comparison, Printed
-from legato.studies.toy.study import BACKS
+from legato.studies.toy.report import printed_like
+from legato.studies.toy.study import BACKS, Settings, run
 
 COMMITTED = Path(__file__).parents[3] / "experiments" / "toy"
 

@@ -1,8 +1,11 @@
-"""Denoising pictures of any size with given filters."""
+"""Denoising pictures of any size, with the filters that come with the package or with others."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +13,34 @@ from torch import Tensor
 from legato.errors import InputError
 from legato.nn import AnalysisDenoiser, noise_level
 
+_SHIPPED = Path(__file__).parent / "parameters"
+PARAMETERS, STORY = _SHIPPED / "filters.safetensors", _SHIPPED / "filters.json"
 TILE, MARGIN = 512, 64
 """Larger pictures are denoised tile by tile: 48 filters need 192 bytes a pixel and variable."""
+
+
+def shipped_denoiser() -> AnalysisDenoiser:
+    """Filters for grey images in [0, 1], told σ or estimating it, from the project's training."""
+    return AnalysisDenoiser.load(PARAMETERS)
+
+
+def load_filters(path: Path | None) -> AnalysisDenoiser:
+    """The filters in a file, which have to suit grey images with any σ; None for the shipped."""
+    if path is None:
+        return shipped_denoiser()
+    denoiser = AnalysisDenoiser.load(path)
+    if not denoiser.conditioned or denoiser.channels != 1:
+        raise InputError(
+            f"The filters in {path} are for {denoiser.channels} channel(s) and "
+            f"{'every σ' if denoiser.conditioned else 'one σ only'}; needed are filters for one "
+            "channel that are told σ, such as all/filters.safetensors of `legato denoise table`."
+        )
+    return denoiser
+
+
+def shipped_story() -> dict[str, Any]:
+    """How those filters were trained."""
+    return dict(json.loads(STORY.read_text(encoding="utf-8")))
 
 
 def require_sigma(sigma: float) -> float:
@@ -30,7 +59,7 @@ def estimate_sigma(channels: Tensor) -> float:
 
 
 @torch.no_grad()
-def clean(
+def clean_channels(
     channels: Tensor, sigma: float, denoiser: AnalysisDenoiser, device: torch.device
 ) -> Tensor:
     """Denoise (C, H, W) channel by channel; with σ = 0 nothing changes."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,25 +13,10 @@ from torch import Tensor
 from legato.diagnostics import peak_bytes
 from legato.errors import LegatoWarning
 from legato.gradients import GMRES, GradientStrategy, Implicit, Piggyback, Unroll
-from legato.nn import AnalysisDenoiser
 from legato.optim import IPiano
 from legato.studies.denoise.models import first_filters
+from legato.studies.denoise.settings import ComparisonSettings
 from legato.studies.denoise.training import Patches, Progress
-
-
-@dataclass(frozen=True)
-class ComparisonSettings:
-    """A problem small enough for every strategy."""
-
-    sigma: float = 25.0  # of 255
-    filters: int = 24
-    size: int = 5
-    iterations: int = 400  # solved: else strategies that differentiate the solution differ
-    batch: int = 4
-    patch: int = 32
-    steps: int = 40
-    lr: float = 1e-2
-    seed: int = 0
 
 
 def compare_gradients(
@@ -42,29 +24,26 @@ def compare_gradients(
     say: Progress = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Adam with every gradient: the first gradient's error, PSNR in the end, memory and time."""
-    clean, noisy = _batch(settings, images, device)
-    N = settings.iterations
     strategies: dict[str, GradientStrategy] = {
         "Unroll": Unroll(),
         "Unroll, checkpoints": Unroll(checkpoint="sqrt"),
-        "Piggyback": Piggyback(iterations=N, tol=1e-4),
+        "Piggyback": Piggyback(iterations=settings.iterations, tol=1e-4),
         "Implicit": Implicit(GMRES(tol=1e-4)),
     }
     rows: dict[str, Any] = {}
     exact: Tensor | None = None
     for name, gradient in strategies.items():
-        denoiser = _denoiser(settings, gradient).to(device)
+        fit = _Fit(settings, images, device, gradient)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", LegatoWarning)
-            first = _first_gradient(denoiser, noisy, clean)
+            first = fit.gradient()
             exact = first if exact is None else exact
-            measured = partial(_first_gradient, denoiser, noisy, clean)
-            peak = round(peak_bytes(measured, device) / 2**20)
-            course = _adam(denoiser, noisy, clean, settings) | {"peak_mebibytes": peak}
+            peak = round(peak_bytes(fit.gradient, device) / 2**20)
+            row = fit.by_adam() | {"peak_mebibytes": peak}
         off = float((first - exact).norm() / exact.norm())
         told = sum(issubclass(one.category, LegatoWarning) for one in caught)
-        rows[name] = course | {"first_gradient_off": off, "warnings": told}
-        say(f"{name}: {course['psnr']:.3f} dB, {course['seconds']:.1f} s, "
+        rows[name] = row | {"first_gradient_off": off, "warnings": told}
+        say(f"{name}: {row['psnr']:.3f} dB, {row['seconds']:.1f} s, "
             f"{peak} MiB, first gradient off by {off:.1e}")  # fmt: skip
     return rows
 
@@ -74,77 +53,64 @@ def compare_optimisers(
     say: Progress = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Adam and iPiano with as many evaluations of the loss and its gradient."""
-    clean, noisy = _batch(settings, images, device)
-    denoiser = _denoiser(settings, Unroll()).to(device)
-    rows: dict[str, Any] = {"Adam": _adam(denoiser, noisy, clean, settings)}
-    rows["IPiano"] = _ipiano(_denoiser(settings, Unroll()).to(device), noisy, clean, settings)
+    rows = {
+        "Adam": _Fit(settings, images, device, Unroll()).by_adam(),
+        "IPiano": _Fit(settings, images, device, Unroll()).by_ipiano(),
+    }
     for name, row in rows.items():
         say(f"{name}: {row['psnr']:.3f} dB after {len(row['losses'])} evaluations")
     return rows
 
 
-def _batch(
-    settings: ComparisonSettings, images: Sequence[Tensor], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    patches = Patches(images, settings.patch, settings.seed)
-    clean = patches.draw(settings.batch)
-    noisy = clean + settings.sigma / 255 * patches.noise(clean.shape)
-    return clean.to(device), noisy.to(device)
+class _Fit:
+    """A new denoiser and the batch that it is fitted to, the same for the same settings."""
 
+    def __init__(
+        self, settings: ComparisonSettings, images: Sequence[Tensor], device: torch.device,
+        gradient: GradientStrategy,
+    ) -> None:  # fmt: skip
+        level = settings.sigma / 255
+        patches = Patches(images, settings.patch, settings.seed)
+        clean = patches.draw(settings.batch)
+        self.noisy = (clean + level * patches.noise(clean.shape)).to(device)
+        self.clean = clean.to(device)
+        self.settings = settings
+        self.denoiser = first_filters(
+            settings.filters, settings.size, settings.iterations, level, gradient
+        ).to(device)
 
-def _denoiser(settings: ComparisonSettings, gradient: GradientStrategy) -> AnalysisDenoiser:
-    level = settings.sigma / 255
-    return first_filters(settings.filters, settings.size, settings.iterations, level, gradient)
+    def loss(self) -> Tensor:
+        """−PSNR."""
+        return 10 * (self.denoiser(self.noisy).x - self.clean).square().mean().log10()
 
+    def gradient(self) -> Tensor:
+        parts = torch.autograd.grad(self.loss(), list(self.denoiser.parameters()))
+        return torch.cat([part.flatten() for part in parts])
 
-def _loss(denoiser: AnalysisDenoiser, noisy: Tensor, clean: Tensor) -> Tensor:
-    return 10 * (denoiser(noisy).x - clean).square().mean().log10()
+    def by_adam(self) -> dict[str, Any]:
+        """With a cosine decay of the learning rate."""
+        optimizer = torch.optim.Adam(self.denoiser.parameters(), lr=self.settings.lr)
+        decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.settings.steps)
+        return self._run(optimizer, decay.step)
 
+    def by_ipiano(self) -> dict[str, Any]:
+        return self._run(IPiano(self.denoiser.parameters()), lambda: None)
 
-def _first_gradient(denoiser: AnalysisDenoiser, noisy: Tensor, clean: Tensor) -> Tensor:
-    parts = torch.autograd.grad(_loss(denoiser, noisy, clean), list(denoiser.parameters()))
-    return torch.cat([part.flatten() for part in parts])
+    def _run(self, optimizer: torch.optim.Optimizer, after: Callable[[], None]) -> dict[str, Any]:
+        """As many evaluations as there are steps in the settings."""
+        losses: list[float] = []
 
+        def closure() -> Tensor:
+            loss = self.loss()
+            optimizer.zero_grad()
+            loss.backward()
+            losses.append(float(loss.detach()))
+            return loss
 
-def _adam(
-    denoiser: AnalysisDenoiser, noisy: Tensor, clean: Tensor, settings: ComparisonSettings
-) -> dict[str, Any]:
-    optimizer = torch.optim.Adam(denoiser.parameters(), lr=settings.lr)
-    start = time.perf_counter()
-    losses = []
-    for step in range(settings.steps):
-        decay = 0.5 + 0.5 * math.cos(math.pi * step / settings.steps)
-        optimizer.param_groups[0]["lr"] = settings.lr * decay
-        loss = _loss(denoiser, noisy, clean)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    seconds = time.perf_counter() - start
-    return _row(denoiser, noisy, clean, losses) | {"seconds": seconds}
-
-
-def _ipiano(
-    denoiser: AnalysisDenoiser, noisy: Tensor, clean: Tensor, settings: ComparisonSettings
-) -> dict[str, Any]:
-    optimizer = IPiano(denoiser.parameters())
-    losses: list[float] = []
-
-    def closure() -> Tensor:
-        loss = _loss(denoiser, noisy, clean)
-        optimizer.zero_grad()
-        loss.backward()
-        losses.append(float(loss.detach()))
-        return loss
-
-    start = time.perf_counter()
-    while len(losses) < settings.steps:
-        optimizer.step(closure)
-    return _row(denoiser, noisy, clean, losses) | {"seconds": time.perf_counter() - start}
-
-
-@torch.no_grad()
-def _row(
-    denoiser: AnalysisDenoiser, noisy: Tensor, clean: Tensor, losses: list[float]
-) -> dict[str, Any]:
-    return {"psnr": -float(_loss(denoiser, noisy, clean)), "losses": losses}
+        start = time.perf_counter()
+        while len(losses) < self.settings.steps:
+            optimizer.step(closure)  # type: ignore[arg-type]  # torch asks for a number
+            after()
+        seconds = time.perf_counter() - start
+        with torch.no_grad():
+            return {"psnr": -float(self.loss()), "losses": losses, "seconds": seconds}

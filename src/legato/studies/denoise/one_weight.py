@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from legato.console.files import DataError
 from legato.errors import DivergenceError
 from legato.nn import TotalVariation
-from legato.studies.denoise.image_sets import noisy
+from legato.studies.denoise.images import noisy
 
-_COARSE, _FINE = 1.25, 1.002
-"""Ratios between neighbours on the two grids: one finds the valley, the other its bottom."""
+_GRID_RATIOS = (1.25, 1.05, 1.01, 1.002)
+"""Ratios between neighbours on the grids: the first finds the valley, the last its bottom."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,6 @@ class TotalVariationLoss:
         return 10 * error.log10().mean()
 
 
-def centres(images: Sequence[Tensor], size: int) -> Tensor:
-    """The middles of images as a batch, (B, 1, size, size)."""
-    batch = []
-    for image in images:
-        height, width = image.shape
-        if min(height, width) < size:
-            raise DataError(f"An image of {height}×{width} pixels is smaller than {size}×{size}.")
-        top, left = (height - size) // 2, (width - size) // 2
-        batch.append(image[top : top + size, left : left + size])
-    return torch.stack(batch)[:, None]
-
-
 def learn_weight(loss: TotalVariationLoss, start: float, tol: float = 1e-4) -> Course:
     """The root of the hypergradient in log λ, by the secant method kept inside a bracket."""
     weights: list[float] = []
@@ -90,23 +77,16 @@ def search_weight(loss: TotalVariationLoss, start: float) -> Course:
     """The best λ of a grid whose neighbours are 0.2 % apart; no derivative is used."""
     seen: dict[float, float] = {}
 
-    def descend(at: float, step: float) -> float:
-        """Walk down until both neighbours are higher; losses of neighbours are all computed."""
-
-        def value(place: float) -> float:
-            if place not in seen:
-                seen[place] = loss.value(place)
-            return seen[place]
-
-        while True:
-            best = min((at - step, at, at + step), key=value)
-            if best == at:
-                return at
-            at = best
+    def value(place: float) -> float:
+        if place not in seen:
+            seen[place] = loss.value(place)
+        return seen[place]
 
     at = math.log(start)
-    for ratio in (_COARSE, 1.05, 1.01, _FINE):
-        at = descend(at, math.log(ratio))
+    for ratio in _GRID_RATIOS:
+        step = math.log(ratio)
+        while (best := min((at - step, at, at + step), key=value)) != at:
+            at = best
     order = sorted(seen)
     return Course(math.exp(at), [math.exp(p) for p in order], [seen[p] for p in order], [])
 
@@ -122,22 +102,19 @@ def _root(function: Callable[[float], float], start: float, tol: float) -> float
         step *= 2
         a, fa = b, fb
         b, fb = a + step, function(a + step)
-    side = 0
+    last_moved = None
     while abs(b - a) > tol:
         middle = (a * fb - b * fa) / (fb - fa)
         f = function(middle)
-        if abs(f) < 1e-12:
+        if abs(f) < 1e-12 or abs(middle - (b if f * fb > 0 else a)) < tol:
             return middle
+        # An end that stays twice pulls too hard on the secant: its value is halved (Illinois).
         if f * fb > 0:
-            if abs(middle - b) < tol:
-                return middle
             b, fb = middle, f
-            fa = fa / 2 if side == -1 else fa
-            side = -1
+            fa = fa / 2 if last_moved == "b" else fa
+            last_moved = "b"
         else:
-            if abs(middle - a) < tol:
-                return middle
             a, fa = middle, f
-            fb = fb / 2 if side == 1 else fb
-            side = 1
+            fb = fb / 2 if last_moved == "a" else fb
+            last_moved = "a"
     return (a + b) / 2

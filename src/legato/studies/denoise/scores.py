@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.image import structural_similarity_index_measure
 
-from legato.studies.denoise.image_sets import noisy
+from legato.studies.denoise.images import noisy
 
 Denoise = Callable[[Tensor], Tensor]
 

@@ -10,10 +10,12 @@ from legato.studies.denoise.training import Recipe
 QUICK_STEPS = 20
 LOWEST, HIGHEST = 2.0, 65.0
 """The noise levels of the filters for all of them, of 255."""
+ALL, COMPARE = "all", "compare"
+"""The parts beside the noise levels: filters for all of them, and gradients and optimisers."""
 
 
 @dataclass(frozen=True)
-class StudySettings:
+class LevelSettings:
     """One noise level of the table."""
 
     sigma: float = 25.0  # of 255
@@ -25,23 +27,62 @@ class StudySettings:
     tv_size: int = 192  # … by their middles
     map_iterations: int = 60  # of total variation behind a network
     recipe: Recipe = field(default_factory=Recipe)
-    seconds: tuple[float, float, float] | None = None  # for maps, filters, filters with maps
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma < 255:
             raise InputError(f"sigma must lie between 0 and 255, not {self.sigma!r}.")
 
-    def recipe_for(self, place: int) -> Recipe:
-        """The recipe of weight maps (0), filters (1) or filters with maps (2)."""
-        if self.seconds is None:
-            return self.recipe
-        return replace(self.recipe, seconds=self.seconds[place])
+
+@dataclass(frozen=True)
+class ComparisonSettings:
+    """A problem small enough for every strategy."""
+
+    sigma: float = 25.0  # of 255
+    filters: int = 24
+    size: int = 5
+    iterations: int = 400  # solved: else strategies that differentiate the solution differ
+    batch: int = 4
+    patch: int = 32
+    steps: int = 40
+    lr: float = 1e-2
+    seed: int = 0
 
 
-def quick(settings: StudySettings) -> StudySettings:
-    """The same study in a minute or two on two cores; its numbers mean little."""
-    return replace(
-        settings,
-        filters=8, size=3, iterations=10, tv_iterations=60, tv_images=6, tv_size=48,
-        map_iterations=10, recipe=replace(settings.recipe, steps=QUICK_STEPS, batch=4, patch=24),
-    )  # fmt: skip
+@dataclass(frozen=True)
+class TableSettings:
+    """The whole table."""
+
+    sigmas: tuple[float, ...] = (15.0, 25.0, 50.0)
+    level: LevelSettings = field(default_factory=LevelSettings)
+    comparison: ComparisonSettings = field(default_factory=ComparisonSettings)
+
+    def __post_init__(self) -> None:
+        if not self.sigmas:
+            raise InputError("The table needs at least one noise level.")
+        for sigma in self.sigmas:
+            replace(self.level, sigma=sigma)  # refuses what is none
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The parts that are noise levels."""
+        return tuple(f"{sigma:g}" for sigma in self.sigmas)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Everything there is to compute."""
+        return (*self.levels, ALL, COMPARE)
+
+    def quick(self) -> TableSettings:
+        """The same table in a minute or two on two cores; its numbers mean little."""
+        return replace(
+            self,
+            sigmas=(25.0,) if self.sigmas == TableSettings.sigmas else self.sigmas,
+            level=replace(
+                self.level, filters=8, size=3, iterations=10, tv_iterations=60, tv_images=6,
+                tv_size=48, map_iterations=10,
+                recipe=replace(self.level.recipe, steps=QUICK_STEPS, batch=4, patch=24),
+            ),
+            comparison=ComparisonSettings(
+                filters=8, size=3, iterations=60, batch=2, patch=16, steps=4
+            ),
+        )  # fmt: skip

@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from legato.errors import InputError, LegatoError
-from legato.studies.explore.segmentation import Range
-from legato.studies.toy import BACK_ITERATED, METHODS, SETS, Toy, estimate
-from legato.studies.toy.curves import Landscape, landscape
-from legato.studies.toy.example import KINK, SMOOTH
-
-LIMITS = {"theta": Range(-0.5, 1.0), "forward": Range(1, 400), "back": Range(1, 400)}
-_CURVE_POINTS = 9
-
-
-@dataclass(frozen=True)
-class GradientControls:
-    """The set of values, θ, and the numbers of iterations made and of those differentiated."""
-
-    values: str = "A"
-    theta: float = SMOOTH
-    forward: int = 200
-    back: int = 20
-
-    def __post_init__(self) -> None:
-        if self.values not in SETS:
-            raise InputError(f"There is no set {self.values!r}: choose {' or '.join(SETS)}.")
-        for field in fields(self)[1:]:
-            value, (least, most) = getattr(self, field.name), LIMITS[field.name]
-            if not (math.isfinite(value) and least <= value <= most):
-                raise InputError(f"{field.name} lies between {least} and {most}, not {value}.")
-
-    @property
-    def used_back(self) -> int:
-        """No more iterations can be differentiated than were made."""
-        return min(self.back, self.forward)
+from legato.errors import LegatoError
+from legato.studies.explore.controls import GradientControls, limits
+from legato.studies.toy.example import KINK, SETS, SMOOTH, Toy
+from legato.studies.toy.methods import BACK_ITERATED, METHODS, estimate
+from legato.studies.toy.solution_map import Landscape, landscape
 
 
 @dataclass(frozen=True)
@@ -71,16 +45,16 @@ class GradientView:
 
 
 def see_gradients(controls: GradientControls) -> GradientView:
-    """dL/dθ by all six methods. Reference: Section 6.1 of Ochs et al. (2016)."""
+    """dL/dθ by all six methods. Reference: Section 7.1 of Ochs et al. (2016)."""
     toy, theta = stepped(SETS[controls.values], controls.theta), controls.theta
-    backs = _backs(controls.forward)
-    along = {
-        name: [_row(controls.values, name, theta, controls.forward, k) for k in backs]
-        for name in BACK_ITERATED
-    }
-    rows = [
-        _row(controls.values, name, theta, controls.forward, controls.used_back) for name in METHODS
-    ]
+    # Spaced evenly on a logarithmic axis.
+    backs = sorted({round(controls.forward ** (k / 8)) for k in range(9)})
+
+    def row(name: str, back: int) -> Row:
+        return _row(controls.values, name, theta, controls.forward, back)
+
+    along = {name: [row(name, back) for back in backs] for name in BACK_ITERATED}
+    rows = [row(name, controls.used_back) for name in METHODS]
     curve = _landscape(controls.values)
     return GradientView(toy, controls, truth(toy, theta), rows, backs, along, curve)
 
@@ -123,9 +97,4 @@ def _row(values: str, name: str, theta: float, forward: int, back: int) -> Row:
 
 @lru_cache(maxsize=len(SETS))
 def _landscape(values: str) -> Landscape:
-    return landscape(SETS[values], *LIMITS["theta"], points=301)
-
-
-def _backs(forward: int) -> list[int]:
-    exponents = (math.log(forward) * k / (_CURVE_POINTS - 1) for k in range(_CURVE_POINTS))
-    return sorted({round(math.exp(e)) for e in exponents})
+    return landscape(SETS[values], *limits(GradientControls, "theta"), points=301)

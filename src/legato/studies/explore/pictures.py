@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from legato.console.files import DataError
 from legato.console.pictures import decode_image
-from legato.studies.segment.data import DataError, SyntheticScenes
+from legato.studies.segment.data import SyntheticScenes
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp")
@@ -51,34 +51,7 @@ def read_picture(path: str | Path) -> Tensor:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path.name} cannot be read ({error}). Drop it again.") from error
-    _require_harmless(data, path.name)
-    return _scaled(decode_image(data, path.name))
-
-
-def _require_harmless(data: bytes, name: str) -> None:
-    """Refuse other types, and pictures that would unfold to too many pixels."""
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
-            width, height = picture.size
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_many_pixels(name, str(error)) from error
-    except Exception as error:  # decoders meet a damaged header with whatever they stumble on
-        raise DataError(
-            f"{name} is not a PNG, JPEG, WebP, TIFF or BMP picture, or its beginning is damaged. "
-            "Convert it to PNG, or try another."
-        ) from error
-    if width * height > MAX_PIXELS:
-        raise _too_many_pixels(name, f"{width} × {height}")
-
-
-def _too_many_pixels(name: str, found: str) -> DataError:
-    return DataError(
-        f"{name} unfolds to too many pixels ({found}); at most {MAX_PIXELS // 10**6} million are "
-        "read. Scale it down first."
-    )
-
-
-def _scaled(pixels: Tensor) -> Tensor:
+    pixels = decode_image(data, path.name, FORMATS, MAX_PIXELS)
     picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
     longest = max(picture.size)
     if longest > LONGEST_SIDE:

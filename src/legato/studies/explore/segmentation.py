@@ -1,10 +1,9 @@
-"""One picture, segmented with and without a length penalty, and how the solver got there."""
+"""One picture segmented by colours, alone and with a length penalty, and the way there."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,43 +11,12 @@ from torch.nn import functional as F
 
 from legato.errors import InputError
 from legato.nn import ContrastWeights, Potts, PottsOutput, PottsState
-from legato.studies.explore.colour_model import colour_cost
+from legato.studies.explore.controls import SegmentationControls
 
-_POINTS_PER_OCTAVE = 2
-
-
-class Range(NamedTuple):
-    """What a control may be set to."""
-
-    least: float
-    most: float
-
-
-RANGES = {
-    "labels": Range(2, 8),
-    "smoothness": Range(0, 10),
-    "contrast": Range(0, 50),
-    "iterations": Range(1, 1000),
-}
-
-
-@dataclass(frozen=True)
-class Controls:
-    """L labels; β and κ of :class:`legato.nn.ContrastWeights`; iterations of the layer."""
-
-    labels: int = 4
-    smoothness: float = 3.0
-    contrast: float = 10.0
-    iterations: int = 100
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value, (least, most) = getattr(self, field.name), RANGES[field.name]
-            if not (math.isfinite(value) and least <= value <= most):
-                raise InputError(f"{field.name} lies between {least} and {most}, not {value}.")
-        for name in ("labels", "iterations"):
-            if getattr(self, name) != int(getattr(self, name)):
-                raise InputError(f"{name} is a whole number, not {getattr(self, name)}.")
+_COLOURS_SAMPLED = 4096
+_MEANS_ROUNDS = 25
+_LEAST_DEVIATION = 0.02
+"""The smallest s, in parts of the full range: below, differences are noise rather than colour."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +37,12 @@ class Segmentation:
     potts_length: int
 
 
-def segment_picture(image: Tensor, controls: Controls) -> Segmentation:
+def segment_picture(image: Tensor, controls: SegmentationControls) -> Segmentation:
     r"""Segment an image (3, H, W) in [0, 1] by colour, alone and with the Potts layer.
 
     .. math:: \arg\min_l c_l(x) \quad\text{against}\quad \min_{u ∈ Δ} ⟨c, u⟩ + ‖W∇u‖₁
 
-    Reference: Section 7 of Ochs et al. (2016).
+    Reference: Section 8 of Ochs et al. (2016).
     """
     with torch.no_grad():
         cost = colour_cost(image, controls.labels)
@@ -113,9 +81,8 @@ def coupling(image: Tensor, smoothness: float, contrast: float) -> Tensor:
 
 def looked_at(iterations: int) -> list[int]:
     """About two iterations an octave from the first to the last."""
-    octaves = math.log2(iterations)
-    steps = max(1, math.ceil(octaves * _POINTS_PER_OCTAVE))
-    return sorted({round(2 ** (octaves * k / steps)) for k in range(steps + 1)})
+    steps = max(1, math.ceil(2 * math.log2(iterations)))
+    return sorted({round(iterations ** (k / steps)) for k in range(steps + 1)})
 
 
 def outline_length(labels: Tensor) -> int:
@@ -128,3 +95,36 @@ def _energy(output: PottsOutput, labels: Tensor) -> float:
     """The energy of a label map (1, H, W) in the problem that was solved."""
     u = F.one_hot(labels, output.cost.shape[1]).movedim(-1, 1).to(output.cost)
     return float(output.problem.objective(u))
+
+
+def colour_cost(image: Tensor, labels: int) -> Tensor:
+    r"""Costs (1, L, H, W) of an image (3, H, W) in [0, 1]: distances to L typical colours.
+
+    .. math:: c_l(x) = \frac{‖I(x) − m_l‖^2}{2 s^2}
+
+    The m_l are the k-means of the colours, from dark to bright, and s² is the mean variance about
+    them for each channel. Reference: Lloyd (1982).
+    """
+    if image.ndim != 3 or image.shape[0] != 3 or image.numel() == 0:
+        raise InputError(f"A picture has shape (3, H, W), not {tuple(image.shape)}.")
+    if labels < 2:
+        raise InputError(f"A segmentation needs at least 2 labels, not {labels}.")
+    colours = image.flatten(1).T
+    square = torch.cdist(colours, _typical_colours(colours, labels)).square()
+    variance = square.min(1).values.mean() / 3
+    cost = square / (2 * variance.clamp(min=_LEAST_DEVIATION**2))
+    return cost.T.reshape(1, labels, *image.shape[1:]).contiguous()
+
+
+def _typical_colours(colours: Tensor, labels: int) -> Tensor:
+    """The k-means (L, 3) of colours (N, 3), from dark to bright; the same for the same colours."""
+    sample = colours[:: max(1, len(colours) // _COLOURS_SAMPLED)]
+    # Start at quantiles of the brightness: outliers have no say in them, unlike in extremes.
+    places = (torch.arange(labels, dtype=torch.float64) + 0.5) / labels * len(sample)
+    means = sample[sample.sum(1).argsort()][places.long()]
+    for _ in range(_MEANS_ROUNDS):
+        member = F.one_hot(torch.cdist(sample, means).argmin(1), labels).to(sample)
+        count = member.sum(0)[:, None]
+        # A mean that no colour is nearest to stays where it is.
+        means = torch.where(count > 0, member.T @ sample / count.clamp(min=1), means)
+    return means[means.sum(1).argsort()]

@@ -24,7 +24,7 @@ class Toy:
     .. math:: \min_θ \tfrac12 (x^*(θ) − g)^2, \quad
               x^*(θ) = \arg\min_{x ≥ 0} \tfrac{λ}{2}(θx − b)^2 + \tfrac12 x^2, \quad g = x^*(θ^*)
 
-    ``projected_steps`` gives Proj.GD's step for each θ of the figures. Reference: Section 6 of
+    ``projected_steps`` gives Proj.GD's step for each θ of the figures. Reference: Section 7 of
     Ochs et al. (2016); the values are not printed there.
     """
 

@@ -18,7 +18,7 @@ def limits(toy: Toy) -> dict[str, float]:
     .. math:: \tfrac12 λb(x^*(0) − g), \qquad
               \tfrac{1 − e^{−2}}{2} λb(x^*(0) − g) \;\text{for Bregman-FB2}
 
-    Reference: the errata to Section 6.2 of Ochs et al. (2016).
+    Reference: the errata to Section 7.2 of Ochs et al. (2016).
     """
     slope = toy.slope_at_kink()
     return {

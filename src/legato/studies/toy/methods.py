@@ -10,12 +10,11 @@ import torch
 
 import legato as lg
 from legato.errors import LegatoWarning
+from legato.gradients import LinearSolver
 from legato.studies.toy.example import Toy
 
 FORWARD = 200
 """Forward iterations of the paper's figures."""
-
-_TIGHT = 1e-14
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,6 @@ class Method:
     problem: Callable[[Toy, torch.Tensor], lg.Composite]
     algorithm: Callable[[Toy, float], lg.ForwardBackward]
     gradient: Callable[[int], lg.GradientStrategy]
-
-
-def _plain(toy: Toy, theta: torch.Tensor) -> lg.Composite:
-    return toy.problem(theta)
 
 
 def _smoothed(toy: Toy, theta: torch.Tensor) -> lg.Composite:
@@ -49,32 +44,24 @@ def _line_search(toy: Toy, theta: float) -> lg.ForwardBackward:
     return lg.ForwardBackward(step_size=lg.Backtracking())
 
 
-def _unroll(back: int) -> lg.GradientStrategy:
-    return lg.Unroll(last=back)
-
-
 def _series(back: int) -> lg.GradientStrategy:
     # Exactly that many terms, without comment on how good they are: that is what is studied.
     return lg.FixedPoint(back, tol=None)
 
 
-def _hessian(back: int) -> lg.GradientStrategy:
-    return lg.Implicit(lg.CG(tol=_TIGHT))
-
-
-def _implicit(back: int) -> lg.GradientStrategy:
-    return lg.Implicit(lg.GMRES(tol=_TIGHT))
+def _implicit(solver: LinearSolver) -> Callable[[int], lg.GradientStrategy]:
+    return lambda back: lg.Implicit(solver)
 
 
 METHODS = {
     method.name: method
     for method in (
-        Method("Smoothed-impl", _smoothed, _line_search, _hessian),
-        Method("Proj.GD", _plain, _projected, _unroll),
-        Method("Proj.GD2", _plain, _projected, _series),
-        Method("Bregman-FB", _plain, _bregman, _unroll),
-        Method("Bregman-FB2", _plain, _bregman, _series),
-        Method("Bregman-FB-impl", _plain, _bregman, _implicit),
+        Method("Smoothed-impl", _smoothed, _line_search, _implicit(lg.CG(tol=1e-14))),
+        Method("Proj.GD", Toy.problem, _projected, lg.Unroll),
+        Method("Proj.GD2", Toy.problem, _projected, _series),
+        Method("Bregman-FB", Toy.problem, _bregman, lg.Unroll),
+        Method("Bregman-FB2", Toy.problem, _bregman, _series),
+        Method("Bregman-FB-impl", Toy.problem, _bregman, _implicit(lg.GMRES(tol=1e-14))),
     )
 }
 
@@ -96,7 +83,7 @@ def estimate(
 ) -> Estimate:
     """dL/dθ by one method after ``forward`` iterations and ``back`` of them differentiated.
 
-    ``back=None`` differentiates as many as were made. Reference: Section 6.1 of Ochs et al. (2016).
+    ``back=None`` differentiates as many as were made. Reference: Section 7.1 of Ochs et al. (2016).
     """
     chosen = METHODS[method]
     parameter = torch.tensor([theta], dtype=torch.float64, requires_grad=True)
@@ -112,3 +99,19 @@ def estimate(
         (gradient,) = torch.autograd.grad(toy.loss(solution.x).sum(), parameter)
     said = tuple(dict.fromkeys(str(w.message) for w in caught))
     return Estimate(float(gradient), float(solution.x.detach()), said)
+
+
+@torch.no_grad()
+def energies(toy: Toy, method: str, theta: float, iterations: int = FORWARD) -> list[float]:
+    """E(xⁿ, θ) − min E for n = 1, …, N, in the energy that is not smoothed."""
+    parameter = torch.tensor([theta], dtype=torch.float64)
+    problem = METHODS[method].problem(toy, parameter)
+    algorithm = METHODS[method].algorithm(toy, theta)
+    energy = toy.problem(parameter).objective
+    least = energy(torch.tensor([toy.solution(theta)], dtype=torch.float64))
+    state = algorithm.init(problem, torch.tensor([toy.x0], dtype=torch.float64))
+    gaps = []
+    for _ in range(iterations):
+        state = algorithm.step(problem, state)
+        gaps.append(float(energy(algorithm.solution(state)) - least))
+    return gaps

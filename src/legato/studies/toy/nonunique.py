@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,15 +54,5 @@ def step_curve(iterations: int, half_width: float, points: int) -> StepCurve:
     x = entropic_steps(theta, iterations)
     loss = (x - 1).square()
     (slope,) = torch.autograd.grad(loss.sum(), theta)
-    return StepCurve(
-        iterations,
-        theta.detach().tolist(),
-        x.detach().tolist(),
-        loss.detach().tolist(),
-        slope.tolist(),
-    )
-
-
-def step_curves(iterations: Sequence[int], half_width: float, points: int) -> list[StepCurve]:
-    """One curve for each number of iterations."""
-    return [step_curve(n, half_width, points) for n in iterations]
+    theta, x, loss = theta.detach(), x.detach(), loss.detach()
+    return StepCurve(iterations, theta.tolist(), x.tolist(), loss.tolist(), slope.tolist())

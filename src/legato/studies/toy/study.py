@@ -7,13 +7,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from legato.errors import InputError
-from legato.studies.toy.checks import DerivativeCheck, check_derivative
-from legato.studies.toy.curves import Landscape, energies, landscape
 from legato.studies.toy.example import KINK, SETS, SMOOTH, Toy
 from legato.studies.toy.kink import KinkRow, approach, limits
-from legato.studies.toy.methods import BACK_ITERATED, FORWARD, METHODS, Estimate, estimate
-from legato.studies.toy.nonunique import StepCurve, step_curves
+from legato.studies.toy.methods import (
+    BACK_ITERATED,
+    FORWARD,
+    METHODS,
+    Estimate,
+    energies,
+    estimate,
+)
+from legato.studies.toy.nonunique import StepCurve, step_curve
 from legato.studies.toy.published import Comparison, compare
+from legato.studies.toy.solution_map import (
+    DerivativeCheck,
+    Landscape,
+    check_derivative,
+    landscape,
+)
 
 BACKS = (5, 10, 20, 50, 100, 200)
 """Back-iterations of the paper's six panels."""
@@ -98,7 +109,8 @@ def run(settings: Settings, advance: Advance = lambda what: None) -> ToyResults:
     """Compute the study; ``advance`` is called with the name of each stage that begins."""
     sets = {name: _study(SETS[name], settings, advance) for name in settings.sets}
     advance("the example without a unique solution")
-    nonunique = step_curves((1, 3, 10, 30, 100), 3.0, 401 if settings.quick else 1001)
+    points = 401 if settings.quick else 1001
+    nonunique = [step_curve(n, 3.0, points) for n in (1, 3, 10, 30, 100)]
     return ToyResults(settings, sets, nonunique)
 
 

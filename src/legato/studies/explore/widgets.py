@@ -1,4 +1,4 @@
-"""Curves as vector graphics inside the page: sharp at any width, light or dark."""
+"""What both tabs are made of: sliders, words, and curves as vector graphics."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+import gradio
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from legato.console.figures import LOOK
+from legato.studies.explore.controls import limits
+
 INK = "#010203"
 """Stands for the page's own colour of text, by which it is replaced."""
 
-_LOOK: Any = {
+_SVG_LOOK: Any = LOOK | {
     "svg.fonttype": "none",  # text stays text
     "font.size": 10,
     "text.color": INK,
@@ -26,26 +30,50 @@ _LOOK: Any = {
     "ytick.color": INK,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "grid.color": "#8888884D",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
     "legend.fontsize": 9,
-    "lines.linewidth": 1.8,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
 _POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+def slider(controls: Any, name: str, step: float, label: str, info: str) -> gradio.Slider:
+    """A control between its limits, starting where ``controls`` stand."""
+    least, most = limits(controls, name)
+    return gradio.Slider(
+        least, most, getattr(controls, name), step=step, label=label, info=info, elem_id=name,
+        buttons=["reset"],
+    )  # fmt: skip
+
+
+def when_idle(said: gradio.HTML) -> Any:
+    """How events are answered: one at a time, only the last of many, progress shown at ``said``."""
+    return {
+        "trigger_mode": "always_last", "show_progress": "minimal", "show_progress_on": said,
+        "concurrency_id": "compute", "concurrency_limit": 1, "api_visibility": "private",
+    }  # fmt: skip
+
+
+def plot(drawn: str, name: str) -> gradio.HTML:
+    """A place for curves."""
+    with gradio.Column(min_width=300):
+        return gradio.HTML(drawn, elem_classes="plot", elem_id=name)
+
+
+def only_words(message: str, others: int) -> list[Any]:
+    """What went wrong as the first output, while the others stay as they are."""
+    said = f'<span class="wrong" role="alert">{html.escape(message)}</span>'
+    return [said, *[gradio.skip()] * others]
+
+
 def curves(draw: Callable[[Axes], None], description: str, caption: str) -> str:
-    """One pair of axes as an HTML figure; ``description`` is for those who do not see it."""
-    with matplotlib.rc_context(_LOOK):
+    """One pair of axes as an HTML figure, sharp at any width, light or dark.
+
+    ``description`` is for those who do not see it.
+    """
+    with matplotlib.rc_context(_SVG_LOOK):
         figure = Figure(figsize=(5.2, 3.3), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())
@@ -65,11 +93,11 @@ def logarithmic(axes: Axes, *, x: bool = False, y: bool = False) -> None:
         if wanted:
             scale("log")
             axis.set_major_locator(LogLocator(10, numticks=7))
-            axis.set_major_formatter(FuncFormatter(power_of_ten))
+            axis.set_major_formatter(FuncFormatter(_power_of_ten))
             axis.set_minor_formatter(NullFormatter())
 
 
-def power_of_ten(value: float, place: int | None = None) -> str:
+def _power_of_ten(value: float, place: int | None = None) -> str:
     """1, 10, 100 and 0.1 as they are, other powers with an exponent."""
     if 0.05 < value < 5000:
         return f"{value:g}"

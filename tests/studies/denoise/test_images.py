@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from legato.studies.denoise.image_sets import drawn_sets, noisy, read_sets
-from legato.studies.segment.data import DataError
+from legato.console.files import DataError
+from legato.studies.denoise.images import drawn_sets, middles, noisy, read_sets
 
 
 def test_a_folder_as_the_data_lie(tmp_path):
@@ -53,3 +53,10 @@ def test_noise_is_seeded_and_not_clipped():
     assert not torch.equal(one, noisy(clean, 0.1, 4))
     assert float(one.std()) == pytest.approx(0.1, rel=0.02)
     assert float(one.min()) < 0
+
+
+def test_middles():
+    image = torch.arange(30.0).reshape(5, 6)
+    assert middles([image], 3)[0, 0].tolist() == image[1:4, 1:4].tolist()
+    with pytest.raises(DataError, match="smaller"):
+        middles([image], 6)

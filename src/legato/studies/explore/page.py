@@ -1,17 +1,25 @@
-"""The look of the page: the system's own fonts, few colours, room to breathe."""
+"""The page: a title and two tabs, its look, and how it is served until somebody ends it."""
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import gradio
 
-FONT = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
-MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
+from legato.studies.explore.gradients_tab import gradients_tab
+from legato.studies.explore.pictures import MAX_BYTES
+from legato.studies.explore.segmentation_tab import segmentation_tab
 
-HEAD = '<meta name="referrer" content="no-referrer">'
-
-CSS = """
+_TITLE = """# legato explore
+Learning through nonsmooth optimisation, by hand: move a slider and see what the solver and its
+gradients do. Everything is computed on this machine."""
+_HEAD = '<meta name="referrer" content="no-referrer">'
+_CSS = """
 .gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
 #title h1 { font-weight: 650; letter-spacing: -0.02em; margin: 0.4rem 0 0.1rem; }
 #title p { color: var(--body-text-color-subdued); max-width: 46rem; margin: 0; }
@@ -51,10 +59,64 @@ CSS = """
 """
 
 
-def theme() -> Any:
+def serve(host: str, port: int, *, browser: bool, ready: Callable[[], None]) -> None:
+    """Serve the page and call ``ready`` once it can be opened; ends with KeyboardInterrupt."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    page = _build_page()
+    try:
+        page.launch(
+            server_name=host,
+            server_port=port,
+            inbrowser=browser,
+            prevent_thread_lock=True,
+            quiet=True,
+            share=False,
+            show_error=True,  # what goes wrong is said in the page
+            max_file_size=MAX_BYTES,
+            footer_links=[],
+            run_history=False,
+            enable_monitoring=False,
+            mcp_server=False,
+            pwa=False,
+            ssr_mode=False,
+            theme=_theme(),
+            css=_CSS,
+            head=_HEAD,
+        )
+        ready()
+        threading.Event().wait()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would only cut this off
+        if page.is_running:
+            # Browsers that still show the page would hold the server up for seconds; cutting them
+            # off is what is wanted, and nothing it needs to report.
+            page.server.force_exit = True
+            logging.getLogger("uvicorn.error").disabled = True
+        page.close(verbose=False)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _build_page() -> gradio.Blocks:
+    """The page with both tabs filled in, so that it opens with something to see."""
+    with gradio.Blocks(title="legato explore", analytics_enabled=False) as page:
+        gradio.Markdown(_TITLE, elem_id="title")
+        with gradio.Tab("Segmentation"):
+            segmentation_tab()
+        with gradio.Tab("Gradients"):
+            gradients_tab()
+    return page
+
+
+def _theme() -> Any:
     """Neutral, with the system's fonts: nothing is fetched from elsewhere."""
     look = gradio.themes.Base(
-        primary_hue="blue", neutral_hue="gray", font=list(FONT), font_mono=list(MONO)
+        primary_hue="blue",
+        neutral_hue="gray",
+        font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+        font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
     )
     # Explanations are there to be read: darker on light, lighter on dark than is usual.
     return look.set(

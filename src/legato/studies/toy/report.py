@@ -6,23 +6,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from legato.cli.toy.numbers import minus, printed_like
-from legato.studies.toy import FORWARD, ToyResults
 from legato.studies.toy.example import KINK
+from legato.studies.toy.methods import FORWARD
 from legato.studies.toy.published import FEW, TRUNCATED
+from legato.studies.toy.study import ToyResults
 
 
 def report(results: ToyResults, console: Console) -> None:
     """Print the comparison with the errata, the limits at θ = 0, and where the paper differs."""
-    console.print(_comparison(results))
-    console.print()
-    console.print(_kink(results))
-    console.print()
     notes = Table.grid(padding=(0, 1))
-    for sentence in differences(results):
+    for sentence in _differences(results):
         notes.add_row("•", Text(sentence))
-    console.print(notes)
-    console.print()
+    for part in (_comparison(results), _kink(results), notes):
+        console.print(part)
+        console.print()
+
+
+def printed_like(value: float, text: str) -> str:
+    """``value`` with as many digits as ``text`` shows, in the same notation."""
+    mantissa, marker, _ = text.partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    if not marker:
+        return minus(f"{value:.{decimals}f}")
+    if value == 0:
+        return "0"
+    digits, _, exponent = f"{value:.{decimals}e}".partition("e")
+    return minus(f"{digits}e{int(exponent)}")
+
+
+def minus(text: str) -> str:
+    """The same with − for the hyphen."""
+    return text.replace("-", "−")
 
 
 def _comparison(results: ToyResults) -> Table:
@@ -30,7 +44,6 @@ def _comparison(results: ToyResults) -> Table:
         f"θ = 0.3 unless said; K of N back-iterations, N = {FORWARD} unless said",
         f"The paper prints one of these: “of order 10⁻⁴” at about {FEW} iterations.",
     )
-    table.add_column("", no_wrap=True)
     for name in results.sets:
         table.add_column(f"set {name}", justify="right", no_wrap=True)
         table.add_column("errata", justify="right", no_wrap=True, style="dim")
@@ -46,30 +59,27 @@ def _comparison(results: ToyResults) -> Table:
 
 def _kink(results: ToyResults) -> Table:
     table = _table("θ = 0: shares of λb(x(0) − g), the steepest Clarke slope")
-    table.add_column("", no_wrap=True)
     some = next(iter(results.sets.values()))
-    most = some.approach[-1].forward
     for name in results.sets:
-        table.add_column(f"{name}: K={TRUNCATED}", justify="right", no_wrap=True)
-        table.add_column(f"K={FORWARD}", justify="right", no_wrap=True)
-        table.add_column(f"N=K={most}", justify="right", no_wrap=True)
+        for heading in (
+            f"{name}: K={TRUNCATED}",
+            f"K={FORWARD}",
+            f"N=K={some.approach[-1].forward}",
+        ):
+            table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("limit", justify="right", no_wrap=True, style="dim")
     for method, limit in some.limits.items():
         cells = [method]
         for found in results.sets.values():
-            slope = found.toy.slope_at_kink()
             panels = found.estimates[KINK][method]
-            shown = (
-                panels[TRUNCATED].gradient,
-                panels[FORWARD].gradient,
-                found.approach[-1].gradients[method],
-            )
-            cells += [f"{value / slope:.3f}" for value in shown]
+            last = found.approach[-1].gradients[method]
+            shown = (panels[TRUNCATED].gradient, panels[FORWARD].gradient, last)
+            cells += [f"{value / found.toy.slope_at_kink():.3f}" for value in shown]
         table.add_row(*cells, f"{limit / some.toy.slope_at_kink():.3f}")
     return table
 
 
-def differences(results: ToyResults) -> list[str]:
+def _differences(results: ToyResults) -> list[str]:
     """Where the paper's text does not hold, in sentences that quote the run."""
     found = next(iter(results.sets.values()))
     slope, last = found.toy.slope_at_kink(), found.approach[-1]
@@ -89,14 +99,9 @@ def differences(results: ToyResults) -> list[str]:
 
 
 def _table(title: str, caption: str | None = None) -> Table:
-    return Table(
-        title=title,
-        caption=caption,
-        box=None,
-        header_style="bold",
-        title_style="italic",
-        title_justify="left",
-        caption_justify="left",
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
+    table = Table(
+        title=title, caption=caption, box=None, header_style="bold", title_style="italic",
+        title_justify="left", caption_justify="left", pad_edge=False, padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    table.add_column("", no_wrap=True)
+    return table

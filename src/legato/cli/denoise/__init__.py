@@ -1,5 +1,0 @@
-"""``legato denoise``."""
-
-from legato.cli.denoise.app import denoise
-
-__all__ = ["denoise"]

@@ -1,0 +1,139 @@
+"""What is learned and measured for one noise level, and one set of filters for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from legato.gradients import Unroll
+from legato.nn import AnalysisDenoiser, TotalVariation
+from legato.studies.denoise.images import ImageSets, middles
+from legato.studies.denoise.models import (
+    Analysis,
+    MappedAnalysis,
+    MappedTotalVariation,
+    first_filters,
+)
+from legato.studies.denoise.one_weight import TotalVariationLoss, learn_weight, search_weight
+from legato.studies.denoise.scores import Denoise, score
+from legato.studies.denoise.settings import HIGHEST, LOWEST, LevelSettings
+from legato.studies.denoise.training import Progress, train
+
+Learned = dict[str, nn.Module]
+MAPPED_TV, FILTERS, MAPPED_FILTERS = "TV, λ(y)", "filters", "filters, λ(y)"
+"""The rows of the learned models."""
+
+
+def new_models(settings: LevelSettings, weight: float = 1.0) -> Learned:
+    """The models of one noise level before their training, by the names of their rows."""
+    sigma = settings.sigma / 255
+
+    def filters() -> AnalysisDenoiser:
+        return first_filters(settings.filters, settings.size, settings.iterations, sigma, Unroll())
+
+    return {
+        MAPPED_TV: MappedTotalVariation(weight, sigma, settings.map_iterations),
+        FILTERS: Analysis(filters()),
+        MAPPED_FILTERS: MappedAnalysis(filters(), sigma),
+    }
+
+
+def run_level(
+    settings: LevelSettings,
+    sets: ImageSets,
+    device: torch.device,
+    say: Progress = lambda line: None,
+    keep: Callable[[dict[str, Any], Learned], None] = lambda results, learned: None,
+) -> dict[str, Any]:
+    """The rows of one σ.
+
+    Args:
+        settings: the noise level, the sizes of the models and how they are trained.
+        sets: images to learn from and to measure on.
+        device: where to compute.
+        say: gets a line after each row and while models are trained.
+        keep: sees results and models after each row, in case the process is killed.
+    """
+    sigma = settings.sigma / 255
+    results: dict[str, Any] = {"settings": asdict(settings), "one_weight": {}, "rows": {}}
+    learned: Learned = {}
+
+    def measure(name: str, denoise: Denoise, **more: Any) -> None:
+        found = {test: score(denoise, images, sigma, device) for test, images in sets.tests.items()}
+        results["rows"][name] = {"scores": found} | more
+        means = ", ".join(f"{test} {one['psnr']:.2f} dB" for test, one in found.items())
+        say(f"σ = {settings.sigma:g}: {name}: {means}")
+        keep(results, learned)
+
+    def one_weight(kind: str) -> float:
+        isotropic, unroll = kind == "isotropic", Unroll(checkpoint="sqrt")
+        solver = TotalVariation(settings.tv_iterations, isotropic=isotropic, gradient=unroll)
+        found = _one_weight(settings, sets, solver, device)
+        results["one_weight"][kind] = found
+        weight: float = found["bilevel"]["weight"]
+        measure(f"TV, {kind}", lambda image: solver(image, weight).x, weight=weight)
+        return weight
+
+    measure("noisy", lambda image: image)
+    weight = one_weight("isotropic")
+    one_weight("anisotropic")
+    torch.manual_seed(settings.recipe.seed)
+    models = new_models(settings, weight)
+    for name, model in models.items():
+        if isinstance(model, MappedAnalysis):  # its maps refine the filters that are trained by now
+            filters = models[FILTERS]
+            assert isinstance(filters, Analysis)
+            model.filters.load_state_dict(filters.denoiser.state_dict())
+        course = train(model, sets.train, sigma, settings.recipe, device, say)
+        learned[name] = model
+        measure(name, model, training=course, parameters=count_parameters(model))
+    return results
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers a model learns."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _one_weight(
+    settings: LevelSettings, sets: ImageSets, solver: TotalVariation, device: torch.device
+) -> dict[str, Any]:
+    """λ by both ways, and by how much they differ."""
+    images = middles(sets.train[: settings.tv_images], settings.tv_size).to(device)
+    sigma = settings.sigma / 255
+    loss = TotalVariationLoss(images, sigma, solver)
+    bilevel, grid = learn_weight(loss, 0.5 * sigma), search_weight(loss, 0.5 * sigma)
+    difference = bilevel.weight / grid.weight - 1
+    return {"bilevel": asdict(bilevel), "grid": asdict(grid), "relative_difference": difference}
+
+
+def train_all_levels(
+    settings: LevelSettings, sets: ImageSets, device: torch.device,
+    say: Progress = lambda line: None,
+) -> tuple[AnalysisDenoiser, dict[str, Any]]:  # fmt: skip
+    """A denoiser that is told σ, trained on all of them, and the course of its training.
+
+    These are the filters of ``legato denoise IMAGE``.
+    """
+    denoiser = first_filters(settings.filters, settings.size, settings.iterations, None, Unroll())
+    levels = (LOWEST / 255, HIGHEST / 255)
+    course = train(Analysis(denoiser), sets.train, levels, settings.recipe, device, say)
+    return denoiser, course
+
+
+def score_all_levels(
+    denoiser: AnalysisDenoiser, sets: ImageSets, sigmas: tuple[float, ...], device: torch.device
+) -> dict[str, Any]:
+    """For each σ (of 255) and test set, with σ given."""
+    model = Analysis(denoiser)
+    return {
+        f"{sigma:g}": {
+            test: score(lambda y, s=sigma: model(y, s / 255), images, sigma / 255, device)  # type: ignore[misc]
+            for test, images in sets.tests.items()
+        }
+        for sigma in sigmas
+    }
