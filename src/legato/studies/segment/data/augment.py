@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from legato.errors import InputError
-from legato.studies.segment.data.datasets import Dataset, Sample
+from legato.studies.segment.data.datasets import Dataset, Sample, generator_of
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,7 @@ class Augmented(Dataset):
     def view(self, index: int, epoch: int) -> Sample:
         """The sample at that place as it looks in an epoch, whichever the present one is."""
         place = range(len(self))[index]
-        # A hash spreads the bits: neighbouring seeds, epochs and places get unrelated streams.
-        key = f"{self.seed} {epoch} {place}".encode()
-        digest = hashlib.blake2b(key, digest_size=8).digest()
-        generator = Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
-        return self.augment(self.dataset[place], generator)
+        return self.augment(self.dataset[place], generator_of(self.seed, epoch, place))
 
 
 def resize_image(image: Tensor, size: Sequence[int]) -> Tensor:

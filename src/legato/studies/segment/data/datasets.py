@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -99,6 +100,12 @@ class InMemory(Dataset):
         start, end = self._starts[place : place + 2]
         image = self._pixels[3 * start : 3 * end].view(3, h, w)
         return Sample(image, self._labels[start:end].view(h, w), self.names[place])
+
+
+def generator_of(*key: int) -> torch.Generator:
+    """Random numbers of this key: a hash makes the streams of neighbouring keys unrelated."""
+    digest = hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
 
 
 def check_sample(sample: Sample) -> None:
