@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from legato.cli import app
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich", "click"):
+        if error.name not in ("typer", "rich"):
             raise
         sys.exit(f"The command line needs {error.name}: pip install 'legato[cli]'")
     app()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import click
 import typer
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from legato import __version__
 from legato.console.loading import LoadError, load
@@ -30,7 +29,7 @@ class Study(NamedTuple):
     module: str
     help: str
 
-    def load(self, name: str) -> click.Command:
+    def load(self, name: str) -> Any:
         """The command ``name`` of the module: a function, or a Typer application of several."""
         found = getattr(importlib.import_module(self.module), name)
         holder = typer.Typer()
@@ -65,17 +64,15 @@ STUDIES = {
 class _Commands(TyperGroup):
     """A group that imports a study's command when it is called, not when it is listed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *STUDIES]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in STUDIES:
-            return click.Command(cmd_name, help=STUDIES[cmd_name].help)
+            return TyperCommand(cmd_name, help=STUDIES[cmd_name].help)
         return super().get_command(ctx, cmd_name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in STUDIES:
             return args[0], STUDIES[args[0]].load(args[0]), args[1:]
         return super().resolve_command(ctx, args)

@@ -19,6 +19,8 @@ from legato.operators import Differences
 class UniformWeights(nn.Module):
     """The same weight everywhere: W = β, learned, positive.
 
+    Reference: Section 7 of Ochs et al. (2016).
+
     Args:
         beta: the weight to start from.
 
@@ -200,8 +202,8 @@ class Scale(nn.Module):
         iterations: N of the Potts layer that follows.
         tau: its primal step.
 
-    >>> Scale(10, tau=0.5)(torch.tensor([5.0, -5.0])).tolist()
-    [-1.0, 1.0]
+    >>> Scale(1, tau=1.0)(torch.tensor([5.0, -5.0])).tolist()
+    [-5.0, 5.0]
     """
 
     def __init__(self, iterations: int = 100, tau: float = 8**-0.5) -> None:

@@ -162,7 +162,7 @@ def draw_panels(
                 if before is not None:
                     text += f"  ({right - before:+.1f})".replace("-", "−")
                 before = right
-                _caption(axes, text)
+                _write_below(axes, text)
             truth = row[1 + len(columns)]
             truth.imshow(overlay(sample.image, sample.labels, palette))
             if weights is not None:
@@ -205,7 +205,7 @@ def _shade(colour: Sequence[int]) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _caption(axes: Axes, text: str) -> None:
+def _write_below(axes: Axes, text: str) -> None:
     axes.text(
         0.5, -0.03, text, transform=axes.transAxes, ha="center", va="top", fontsize=8, color=INK
     )  # fmt: skip

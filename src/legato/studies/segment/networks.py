@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from legato.errors import InputError
 from legato.nn import FineFeatures
+from legato.studies.segment.data.datasets import IMAGENET_MEAN
 
 # What VGG-16 was trained with on ImageNet; a constant shift and scale does no network harm.
-MEAN = (0.485, 0.456, 0.406)
+MEAN = IMAGENET_MEAN
 STD = (0.229, 0.224, 0.225)
 
 # Output channels of the 13 convolutions of VGG-16; "M" is a pooling.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from legato._support.files import replacing
 from legato.console.files import DataError
-from legato.studies.segment.data.verify import verify_stanford
+from legato.studies.segment.data.stanford import verify_stanford
 
 URL = "http://dags.stanford.edu/data/iccv09Data.tar.gz"
 _CHUNK = 1 << 18
