@@ -104,7 +104,7 @@ def test_padding_with_the_mean_colour_is_zero_padding():
 
 
 def vgg_like(**changes):
-    with torch.device("meta"):
+    with torch.device("meta"):  # shapes without numbers
         shapes = FCN32(2, hidden=1).features.state_dict()
     stored = {f"features.{k}": torch.full(v.shape, 0.01) for k, v in shapes.items()}
     return stored | changes
@@ -139,22 +139,17 @@ def test_no_file_of_weights(fcn, tmp_path):
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        ({"other": torch.zeros(2)}, r"Missing: \['0\.bias', '0\.weight'"),
-        ({"features.0.weight": torch.zeros(64, 3, 3, 3)}, r"Missing: \['0\.bias'"),
-        ("shape", r"of another shape: \['0\.bias'\]"),
+        ({"other": torch.zeros(2)}, "26 tensors do not fit .* 0.weight is missing"),
+        ({"features.0.weight": torch.zeros(64, 3, 3, 3)}, "0.bias is missing"),
+        (vgg_like() | {"features.0.bias": torch.zeros(1)}, r"0.bias has shape \(1,\)"),
     ],
 )
 def test_weights_of_another_network(fcn, tmp_path, stored, words):
     path = tmp_path / "other.safetensors"
-    if stored == "shape":
-        stored = {k: v for k, v in vgg_like().items() if v.numel() < 3000}
-        stored |= {k: torch.zeros(1) for k in vgg_like() if k not in stored}
-        words = "of another shape"
     save_file(stored, path)
     before = fcn.features[0].weight.detach().clone()
-    with pytest.raises(InputError, match="not VGG-16's") as raised:
+    with pytest.raises(InputError, match=f"other.safetensors are not VGG-16's.*{words}"):
         fcn.load_features(path)
-    assert words.split("'")[0].replace("\\", "") in str(raised.value)
     assert torch.equal(fcn.features[0].weight, before)
 
 

@@ -194,6 +194,15 @@ def test_a_checkpoint_cannot_run_code(study, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_checkpoint_of_another_version(study, straight, tmp_path):
+    stored = torch.load(straight[0] / "last.ckpt", weights_only=True)
+    tensors = stored["state_dict"]
+    tensors["model.layer.weights.older"] = tensors.pop("model.layer.weights.head.bias")
+    torch.save(stored, tmp_path / "last.ckpt")
+    with pytest.raises(CheckpointError, match=r"another version of legato: 2 .* start over"):
+        study.train(tmp_path)
+
+
 def test_impossible_hardware(study, tmp_path):
     recipe = replace(study.recipe, accelerator="gpu")
     if torch.cuda.is_available():

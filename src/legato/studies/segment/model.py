@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +16,13 @@ from legato._support.files import replacing
 from legato.errors import CheckpointError, InputError
 from legato.gradients import Unroll
 from legato.nn import ContrastWeights, GlobalLayer, LearnedEdges, UniformWeights
-from legato.studies.segment.networks import FCN32, FineScores, Scores, SmallNet
+from legato.studies.segment.networks import (
+    FCN32,
+    FineScores,
+    Scores,
+    SmallNet,
+    take_tensors,
+)
 from legato.studies.segment.settings import LayerSettings, ModelSettings, Network, Weights
 
 _KEY = "legato_segmenter"
@@ -182,22 +188,3 @@ def load_model(
             "segment train`."
         ) from error
     return model, settings
-
-
-def take_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load a state dict, or say in one sentence how the two differ."""
-    own = module.state_dict()
-    differences = [
-        *(f"{name} is missing" for name in own if name not in tensors),
-        *(f"{name} is not part of it" for name in tensors if name not in own),
-        *(
-            f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(value.shape)}"
-            for name, value in own.items()
-            if name in tensors and tensors[name].shape != value.shape
-        ),
-    ]
-    if differences:
-        count = len(differences)
-        first = "; ".join(differences[:3]) + (f"; and {count - 3} more" if count > 3 else "")
-        raise InputError(f"{count} tensors do not fit the {len(own)} of the network: {first}")
-    module.load_state_dict(dict(tensors))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from legato.console.files import DataError, some
-from legato.studies.segment.data.palettes import Palette
+from legato.studies.segment.data.palettes import Palette, palette_of
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IGNORE = 255
@@ -34,8 +34,11 @@ class Dataset(torch.utils.data.Dataset[Sample], abc.ABC):
 
     names: list[str]
     class_names: tuple[str, ...]
-    palette: Palette
-    """One colour for each class, for pictures."""
+
+    @property
+    def palette(self) -> Palette:
+        """One colour for each class, for pictures."""
+        return palette_of(self.class_names)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -63,7 +66,6 @@ class Subset(Dataset):
         self.dataset = dataset
         self.names = list(names)
         self.class_names = dataset.class_names
-        self.palette = dataset.palette
         place = {name: index for index, name in enumerate(dataset.names)}
         unknown = [name for name in self.names if name not in place]
         if unknown:
@@ -88,7 +90,6 @@ class InMemory(Dataset):
     def __init__(self, dataset: Dataset) -> None:
         self.names = list(dataset.names)
         self.class_names = dataset.class_names
-        self.palette = dataset.palette
         samples = [dataset[index] for index in range(len(dataset))]
         self._sizes = [(sample.labels.shape[0], sample.labels.shape[1]) for sample in samples]
         self._starts = [0, *itertools.accumulate(h * w for h, w in self._sizes)]

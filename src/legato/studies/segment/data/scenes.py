@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from legato.errors import InputError
 from legato.studies.segment.data.datasets import IGNORE, Dataset, Sample, generator_of
-from legato.studies.segment.data.palettes import SURFACES, palette_of
+from legato.studies.segment.data.palettes import SURFACES
 
 _SKY, _HORIZONTAL, _VERTICAL = range(3)
 _Colours = Sequence[tuple[float, float, float]]
@@ -40,7 +40,6 @@ class SyntheticScenes(Dataset):
         self.size = size
         self.names = [f"scene-{index:05d}" for index in range(count)]
         self.class_names = tuple(SURFACES)
-        self.palette = palette_of(self.class_names)
 
     def __getitem__(self, index: int) -> Sample:
         place = range(len(self))[index]

@@ -17,7 +17,7 @@ from legato.console.files import DataError, DataWarning, some
 from legato.console.pictures import decode_image
 from legato.studies.segment.data.cache import Encoded, cache_folder, cached
 from legato.studies.segment.data.datasets import Dataset, Sample, check_sample
-from legato.studies.segment.data.palettes import REGIONS, SURFACES, palette_of
+from legato.studies.segment.data.palettes import REGIONS, SURFACES
 from legato.studies.segment.data.stanford_files import (
     HOW_TO_GET_IT,
     fingerprint,
@@ -57,7 +57,6 @@ class StanfordBackground(Dataset):
             )
         path = Path(path)
         self.class_names = CLASS_NAMES[classes]
-        self.palette = palette_of(self.class_names)
         if cache is False:
             self._encoded = read_stanford(path, classes)
         else:
