@@ -31,7 +31,6 @@ class Several(InMemory):
             self.samples.append(Sample(image, labels, f"image-{index}"))
         self.names = [sample.name for sample in self.samples]
         self.class_names = ("a", "b", "c", "d")
-        self.palette = ((0, 0, 0),) * 4
 
     def __getitem__(self, index):
         return self.samples[index]
