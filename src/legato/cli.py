@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from legato import __version__
 from legato.console.loading import LoadError, load
-from legato.console.talking import fail
+from legato.console.talking import fail, reporting_errors
 from legato.errors import LegatoError
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class Study(NamedTuple):
 
     def load(self, name: str) -> Any:
         """The command ``name`` of the module: a function, or a Typer application of several."""
-        found = getattr(importlib.import_module(self.module), name)
+        with reporting_errors():  # a package that comes with an extra may be missing
+            found = getattr(importlib.import_module(self.module), name)
         holder = typer.Typer()
         if isinstance(found, typer.Typer):
             holder.add_typer(found, name=name)

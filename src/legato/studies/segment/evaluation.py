@@ -62,7 +62,7 @@ def score(
     for samples in same_size(data, batch):
         found = collate(samples)
         labels = predict(found.image.to(device)).cpu()
-        confusion += multiclass_confusion_matrix(labels, found.labels, classes, ignore_index=IGNORE)
+        confusion += _confusion(labels, found.labels, classes)
         images += len(samples)
         if keep is not None:
             keep.update(zip(found.names, labels.to(torch.uint8), strict=True))
@@ -77,12 +77,12 @@ def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) 
         for name, sample in known.items()
         for labels in (sample.labels, found[name])
     )
-    confusion = torch.zeros(classes, classes, dtype=torch.int64)
-    for name, sample in known.items():
-        confusion += multiclass_confusion_matrix(
-            found[name].long(), sample.labels.long(), classes, ignore_index=IGNORE
-        )
-    return Score.of(confusion, len(known))
+    total = sum(_confusion(found[name], one.labels, classes) for name, one in known.items())
+    return Score.of(torch.as_tensor(total), len(known))
+
+
+def _confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:
+    return multiclass_confusion_matrix(found.long(), truth.long(), classes, ignore_index=IGNORE)
 
 
 def evaluate(
@@ -140,10 +140,10 @@ def milliseconds(predict: Predict, batches: Sequence[Batch], device: torch.devic
     for batch in batches:
         image = batch.image.to(device)
         predict(image)
-        _wait(image)
+        wait_for(device)
         start = time.perf_counter()
         predict(image)
-        _wait(image)
+        wait_for(device)
         times.append(time.perf_counter() - start)
     return 1e3 * statistics.median(times)
 
@@ -161,6 +161,7 @@ def same_size(data: Dataset | Sequence[Sample], batch: int) -> Iterator[list[Sam
     yield from (group for group in waiting.values() if group)
 
 
-def _wait(tensor: Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
+def wait_for(device: torch.device | str) -> None:
+    """Let a GPU finish what it was given, so that a clock can be read."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)

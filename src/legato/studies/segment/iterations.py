@@ -13,6 +13,7 @@ import torch
 
 from legato.errors import InputError
 from legato.studies.segment.data import IGNORE, Dataset, collate
+from legato.studies.segment.evaluation import wait_for
 from legato.studies.segment.model import build
 from legato.studies.segment.settings import LayerSettings, Loss, ModelSettings, Network, Weights
 from legato.studies.segment.training import loss_of
@@ -97,13 +98,13 @@ def _train(
     losses, times = [], []
     for place in order:
         batch = batches[place]
-        _wait(device)
+        wait_for(device)
         start = time.perf_counter()
         optimiser.zero_grad()
         loss = criterion(model(batch.image), batch.labels) / labelled[place]
         loss.backward()
         optimiser.step()
-        _wait(device)
+        wait_for(device)
         times.append(time.perf_counter() - start)
         losses.append(loss.detach())
     model.eval()
@@ -130,8 +131,3 @@ def _labelled(batch: Any) -> int:
     if count == 0:
         raise InputError(f"The image {batch.names[0]} has no labelled pixel.")
     return count
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
