@@ -16,9 +16,9 @@ from legato.nn import AnalysisDenoiser, noise_level
 from legato.studies.denoise import clean as cleaning
 from legato.studies.denoise.clean import (
     PARAMETERS,
+    STORY,
     clean_channels,
     shipped_denoiser,
-    shipped_story,
 )
 from legato.studies.denoise.images import draw_picture
 from legato.studies.denoise.models import first_filters
@@ -53,7 +53,7 @@ def test_the_shipped_filters_are_small_and_say_where_they_come_from():
     denoiser = shipped_denoiser()
     assert denoiser.conditioned
     assert denoiser.channels == 1
-    story = shipped_story()
+    story = json.loads(STORY.read_text("utf-8"))
     assert story["training"]["steps"] > 0
     assert {"date", "commit", "device", "versions"} <= set(story)
 

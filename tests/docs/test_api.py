@@ -34,7 +34,9 @@ NO_EQUATION = {
 ON_PAGES = {
     "legato.nn": "nn.rst",
     "legato.sklearn": "sklearn.rst",
-    "legato.studies.toy": "studies.rst",
+    "legato.studies.toy.example": "studies.rst",
+    "legato.studies.toy.methods": "studies.rst",
+    "legato.studies.toy.study": "studies.rst",
     "legato.studies.segment.data": "studies.rst",
 }
 

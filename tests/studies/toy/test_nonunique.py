@@ -1,12 +1,19 @@
 """The example of the introduction: the number of iterations is the smoothing."""
 
+import math
+
 import pytest
 import torch
 
 import legato as lg
-from legato.studies.toy.nonunique import closed_form, entropic_steps, step_curve
+from legato.studies.toy.nonunique import entropic_steps, step_curve
 
 THETA = torch.linspace(-2, 2, 9, dtype=torch.float64)
+
+
+def closed_form(theta, iterations, step, x0=0.5):
+    """The number of steps and the step count as one, nα."""
+    return x0 / (x0 + (1 - x0) * math.exp(iterations * step * theta))
 
 
 @pytest.mark.parametrize("step", [0.3, 1.0])

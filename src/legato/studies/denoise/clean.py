@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +12,10 @@ from legato.errors import InputError
 from legato.nn import AnalysisDenoiser, noise_level
 
 _SHIPPED = Path(__file__).parent / "parameters"
-PARAMETERS, STORY = _SHIPPED / "filters.safetensors", _SHIPPED / "filters.json"
+PARAMETERS = _SHIPPED / "filters.safetensors"
+STORY = _SHIPPED / "filters.json"
+"""How those filters were trained."""
+
 TILE, MARGIN = 512, 64
 """Larger pictures are denoised tile by tile: 48 filters need 192 bytes a pixel and variable."""
 
@@ -36,11 +37,6 @@ def load_filters(path: Path | None) -> AnalysisDenoiser:
             "channel that are told σ, such as all/filters.safetensors of `legato denoise table`."
         )
     return denoiser
-
-
-def shipped_story() -> dict[str, Any]:
-    """How those filters were trained."""
-    return dict(json.loads(STORY.read_text(encoding="utf-8")))
 
 
 def require_sigma(sigma: float) -> float:

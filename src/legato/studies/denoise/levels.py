@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -111,29 +111,28 @@ def _one_weight(
     return {"bilevel": asdict(bilevel), "grid": asdict(grid), "relative_difference": difference}
 
 
-def train_all_levels(
-    settings: LevelSettings, sets: ImageSets, device: torch.device,
+def run_all_levels(
+    settings: LevelSettings, sigmas: Sequence[float], sets: ImageSets, device: torch.device,
     say: Progress = lambda line: None,
 ) -> tuple[AnalysisDenoiser, dict[str, Any]]:  # fmt: skip
-    """A denoiser that is told σ, trained on all of them, and the course of its training.
+    """Filters that are told σ, trained on all of them and measured at some (of 255).
 
     These are the filters of ``legato denoise IMAGE``.
     """
     denoiser = first_filters(settings.filters, settings.size, settings.iterations, None, Unroll())
-    levels = (LOWEST / 255, HIGHEST / 255)
-    course = train(Analysis(denoiser), sets.train, levels, settings.recipe, device, say)
-    return denoiser, course
-
-
-def score_all_levels(
-    denoiser: AnalysisDenoiser, sets: ImageSets, sigmas: tuple[float, ...], device: torch.device
-) -> dict[str, Any]:
-    """For each σ (of 255) and test set, with σ given."""
     model = Analysis(denoiser)
-    return {
-        f"{sigma:g}": {
-            test: score(lambda y, s=sigma: model(y, s / 255), images, sigma / 255, device)  # type: ignore[misc]
+    levels = (LOWEST / 255, HIGHEST / 255)
+    course = train(model, sets.train, levels, settings.recipe, device, say)
+
+    def scores(sigma: float) -> dict[str, Any]:
+        return {
+            test: score(lambda image: model(image, sigma), images, sigma, device)
             for test, images in sets.tests.items()
         }
-        for sigma in sigmas
+
+    return denoiser, {
+        "training": course,
+        "scores": {f"{sigma:g}": scores(sigma / 255) for sigma in sigmas},
+        "recipe": asdict(settings.recipe),
+        "levels": [LOWEST, HIGHEST],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from legato.console.runs import RunFolder, results_of
 from legato.errors import InputError
 from legato.studies.denoise.comparisons import compare_gradients, compare_optimisers
 from legato.studies.denoise.images import ImageSets
-from legato.studies.denoise.levels import run_level, score_all_levels, train_all_levels
-from legato.studies.denoise.settings import ALL, COMPARE, HIGHEST, LOWEST, TableSettings
+from legato.studies.denoise.levels import run_all_levels, run_level
+from legato.studies.denoise.settings import ALL, COMPARE, TableSettings
 from legato.studies.denoise.training import Progress
 
 _ONE_FOR_ALL = "filters, one set for every σ"
@@ -47,14 +47,8 @@ def run_part(
 
     found: dict[str, Any]
     if part == ALL:
-        denoiser, course = train_all_levels(settings.level, sets, device, tell)
+        denoiser, found = run_all_levels(settings.level, settings.sigmas, sets, device, tell)
         denoiser.save(folder.path / "filters.safetensors")
-        found = {
-            "training": course,
-            "scores": score_all_levels(denoiser, sets, settings.sigmas, device),
-            "recipe": asdict(settings.level.recipe),
-            "levels": [LOWEST, HIGHEST],
-        }
     elif part == COMPARE:
         found = {"optimisers": compare_optimisers(settings.comparison, sets.train, device, tell)}
         keep(found, {})

@@ -24,18 +24,11 @@ from legato.studies.explore.widgets import (
 )
 from legato.studies.toy.example import SETS
 from legato.studies.toy.figures import ACCENT, COLOURS, MARKERS
+from legato.studies.toy.methods import METHODS
 
 _LEAD = """The toy learns θ of a non-negative least-squares problem in one variable. Its solution,
 x*(θ) = max(0, λθb/(1 + λθ²)), has a **kink at θ = 0**. Six ways to differentiate the loss
 L = ½(x*(θ) − g)² through the solver: which to trust, and when?"""
-_WHAT = {
-    "Smoothed-impl": "log barrier, Implicit(CG())",
-    "Proj.GD": "projected steps, Unroll(last=K)",
-    "Proj.GD2": "projected steps, FixedPoint(K)",
-    "Bregman-FB": "entropic steps, Unroll(last=K)",
-    "Bregman-FB2": "entropic steps, FixedPoint(K)",
-    "Bregman-FB-impl": "entropic steps, Implicit(GMRES())",
-}
 _EXACT = 1e-17
 """Errors below are drawn here: a logarithmic axis has no zero."""
 
@@ -188,7 +181,7 @@ def _table_row(row: Row) -> str:
     words = "".join(f'<div class="warned">{html.escape(said)}</div>' for said in row.words)
     return (
         f'<tr><td><span class="name">{dot}{row.method}</span>'
-        f'<div class="small">{_WHAT[row.method]}</div>{words}</td>'
+        f'<div class="small">{METHODS[row.method].words}</div>{words}</td>'
         f'<td class="number">{number(row.gradient, "+.6g")}</td>'
         f'<td class="number">{number(row.error, ".2g")}</td></tr>'
     )

@@ -10,6 +10,8 @@ from torch import Tensor
 
 import legato as lg
 
+__all__ = ["SETS", "Toy"]
+
 KINK = 0.0
 """The θ at which the solution map is not differentiable."""
 

@@ -28,19 +28,6 @@ def limits(toy: Toy) -> dict[str, float]:
     }
 
 
-def expected_accumulation(toy: Toy, method: str, back: int, forward: int) -> float:
-    r"""The leading behaviour of K back-iterations out of N at θ = 0.
-
-    .. math:: \tfrac12 λb(x^*(0) − g)\Big(1 − \big(1 − \tfrac KN\big)^2\Big), \qquad
-              \tfrac12 λb(x^*(0) − g)\big(1 − e^{−2K/N}\big) \;\text{for Bregman-FB2}
-
-    No fixed K is enough: K has to grow with N. Reference: as for :func:`limits`.
-    """
-    t = back / forward
-    part = 1 - math.exp(-2 * t) if method == "Bregman-FB2" else 1 - (1 - t) ** 2
-    return toy.slope_at_kink() / 2 * part
-
-
 @dataclass(frozen=True)
 class KinkRow:
     """N forward iterations, αNxᴺ (which tends to 1), and the gradients with K = N."""

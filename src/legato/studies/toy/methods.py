@@ -10,8 +10,9 @@ import torch
 
 import legato as lg
 from legato.errors import LegatoWarning
-from legato.gradients import LinearSolver
 from legato.studies.toy.example import Toy
+
+__all__ = ["BACK_ITERATED", "FORWARD", "METHODS", "Estimate", "Method", "estimate"]
 
 FORWARD = 200
 """Forward iterations of the paper's figures."""
@@ -22,6 +23,7 @@ class Method:
     """A name and what it stands for; ``gradient`` turns a number of back-iterations into one."""
 
     name: str
+    words: str
     problem: Callable[[Toy, torch.Tensor], lg.Composite]
     algorithm: Callable[[Toy, float], lg.ForwardBackward]
     gradient: Callable[[int], lg.GradientStrategy]
@@ -49,19 +51,25 @@ def _series(back: int) -> lg.GradientStrategy:
     return lg.FixedPoint(back, tol=None)
 
 
-def _implicit(solver: LinearSolver) -> Callable[[int], lg.GradientStrategy]:
-    return lambda back: lg.Implicit(solver)
+def _cg(back: int) -> lg.GradientStrategy:
+    return lg.Implicit(lg.CG(tol=1e-14))
+
+
+def _gmres(back: int) -> lg.GradientStrategy:
+    return lg.Implicit(lg.GMRES(tol=1e-14))
 
 
 METHODS = {
     method.name: method
     for method in (
-        Method("Smoothed-impl", _smoothed, _line_search, _implicit(lg.CG(tol=1e-14))),
-        Method("Proj.GD", Toy.problem, _projected, lg.Unroll),
-        Method("Proj.GD2", Toy.problem, _projected, _series),
-        Method("Bregman-FB", Toy.problem, _bregman, lg.Unroll),
-        Method("Bregman-FB2", Toy.problem, _bregman, _series),
-        Method("Bregman-FB-impl", Toy.problem, _bregman, _implicit(lg.GMRES(tol=1e-14))),
+        Method("Smoothed-impl", "log barrier, Implicit(CG())", _smoothed, _line_search, _cg),
+        Method("Proj.GD", "projected steps, Unroll(last=K)", Toy.problem, _projected, lg.Unroll),
+        Method("Proj.GD2", "projected steps, FixedPoint(K)", Toy.problem, _projected, _series),
+        Method("Bregman-FB", "entropic steps, Unroll(last=K)", Toy.problem, _bregman, lg.Unroll),
+        Method("Bregman-FB2", "entropic steps, FixedPoint(K)", Toy.problem, _bregman, _series),
+        Method(
+            "Bregman-FB-impl", "entropic steps, Implicit(GMRES())", Toy.problem, _bregman, _gmres
+        ),
     )
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -30,21 +29,15 @@ def entropic_steps(theta: Tensor, iterations: int, step: float = STEP) -> Tensor
 
     .. math:: \min_{x ∈ [0,1]} θx
 
-    The interval is the simplex of (x, 1 − x). Reference: Section 1 of Ochs et al. (2016).
+    The interval is the simplex of (x, 1 − x), and xⁿ = x⁰/(x⁰ + (1 − x⁰)e^{nαθ}), which minimises
+    θx + KL(x, x⁰)/(nα): more iterations are less smoothing. Reference: Section 1 of Ochs et al.
+    (2016).
     """
     cost = torch.stack([theta, torch.zeros_like(theta)], dim=-1)
     start = torch.tensor([START, 1 - START], dtype=theta.dtype).expand_as(cost)
     algorithm = lg.ForwardBackward(step_size=step, geometry=lg.Entropy())
     problem = lg.Composite(lg.Linear(cost), lg.Simplex())
     return lg.solve(problem, algorithm, start, stop=lg.Stop(iterations)).x[..., 0]
-
-
-def closed_form(theta: float, iterations: int, step: float = STEP, x0: float = START) -> float:
-    """x0/(x0 + (1 − x0)e^{nαθ}): the number of steps and the step count as one, nα.
-
-    The same x minimises θx + KL(x, x0)/(nα): more iterations are less smoothing.
-    """
-    return x0 / (x0 + (1 - x0) * math.exp(iterations * step * theta))
 
 
 def step_curve(iterations: int, half_width: float, points: int) -> StepCurve:

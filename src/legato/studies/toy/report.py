@@ -51,8 +51,8 @@ def _comparison(results: ToyResults) -> Table:
         cells = [Text(rows[0].label)]
         for row in rows:
             mark, style = ("✓", "green") if row.agrees else ("✗", "bold red")
-            cells.append(Text(f"{printed_like(row.value, row.printed.text)} {mark}", style))
-            cells.append(Text(minus(row.printed.text)))
+            cells.append(Text(f"{printed_like(row.value, row.printed)} {mark}", style))
+            cells.append(Text(minus(row.printed)))
         table.add_row(*cells)
     return table
 

@@ -26,6 +26,8 @@ from legato.studies.toy.solution_map import (
     landscape,
 )
 
+__all__ = ["SetResults", "Settings", "ToyResults", "run"]
+
 BACKS = (5, 10, 20, 50, 100, 200)
 """Back-iterations of the paper's six panels."""
 
@@ -150,7 +152,7 @@ def _record(found: SetResults) -> dict[str, Any]:
             c.key: {
                 "what": c.label,
                 "value": c.value,
-                "errata": c.printed.text,
+                "errata": c.printed,
                 "agrees": c.agrees,
             }
             for c in found.comparisons
