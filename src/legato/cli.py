@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console, JustifyMethod
-from rich.markup import escape
-from rich.panel import Panel
-from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from legato import __version__
 from legato.console.loading import LoadError, load
-from legato.console.talking import fail, reporting_errors
+from legato.console.talking import fail, reporting_errors, say
 from legato.errors import LegatoError
 
 if TYPE_CHECKING:
@@ -145,55 +141,13 @@ def doctor(
             f"Diagnosing {target} raised {type(error).__name__}: {error} "
             f"({where.filename}:{where.lineno})"
         )
-    _show(found, Console())
+    say(str(found))
     if plot is not None:
         try:
             _draw(found, plot)
         except (ImportError, OSError, ValueError) as error:
             fail(f"The picture could not be written to {plot}: {error}")
-        Console().print(f"Picture: {plot}")
-
-
-def _show(diagnosis: Diagnosis, console: Console) -> None:
-    """Print strategies, facts, findings and the recommendation."""
-    from legato.diagnostics.report import HEADINGS, cells, facts
-    from legato.diagnostics.strategies import label
-
-    short = {"residual": "resid.", "products": "prods"}
-    advice = diagnosis.recommendation
-    chosen = None if advice.gradient is None else label(advice.gradient)
-    # Warnings go below the table: nine columns would not fit a terminal of 80 characters.
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in HEADINGS[:-1]:
-        justify: JustifyMethod = "left" if heading == "gradient" else "right"
-        table.add_column(short.get(heading, heading), justify=justify, no_wrap=True)
-    notes = []
-    for row in diagnosis.rows:
-        *numbers, says = cells(row)
-        if row.skipped is not None:
-            style = "dim"
-        elif row.label == chosen:
-            style = "bold green"
-        else:
-            style = "yellow" if row.warnings else ""
-        table.add_row(*map(escape, numbers), style=style)
-        if says:
-            notes.append(f"[{style}]{escape(row.label)}[/]: {escape(says)}")
-    console.print(table)
-    for note in notes:
-        console.print(note)
-    console.print()
-    listing = Table(box=None, show_header=False, pad_edge=False)
-    listing.add_column(style="bold", no_wrap=True)
-    listing.add_column()
-    for name, text in facts(diagnosis):
-        listing.add_row(escape(name), escape(text))
-    console.print(listing)
-    for finding in diagnosis.findings:
-        console.print()
-        console.print(f"[bold yellow]{escape(finding.sign)}[/]: {escape(finding.message)}")
-    console.print()
-    console.print(Panel(escape(advice.sentence), title="recommendation", title_align="left"))
+        say(f"Picture: {plot}")
 
 
 def _draw(diagnosis: Diagnosis, path: Path) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 from legato.console.figures import BLUE, GREEN, GREY, INK, VERMILION, saved_figure
 from legato.studies.segment.data import IGNORE, Dataset, Sample
 
-Pixels = NDArray[numpy.uint8]
 Rows = Mapping[str, Mapping[str, Any]]
 
 UNKNOWN = (255, 255, 255)
@@ -105,18 +104,16 @@ def draw_iterations(
 
 def overlay(
     image: Tensor, labels: Tensor, palette: Sequence[Sequence[int]], strength: float = 0.62
-) -> Pixels:
-    """The grey image (3, H, W), tinted by its labels (H, W), as an (H, W, 3) array."""
+) -> NDArray[numpy.uint8]:
+    """The grey image (3, H, W), tinted by its labels (H, W), as an (H, W, 3) array.
+
+    Labels that the palette does not name are unknown.
+    """
+    colours = numpy.full((256, 3), UNKNOWN, numpy.uint8)
+    colours[: len(palette)] = palette
     grey = numpy.asarray(image.numpy(), numpy.float32).mean(0)[..., None]
-    tinted: NDArray[Any] = (1 - strength) * grey + strength * coloured(labels, palette)
+    tinted: NDArray[Any] = (1 - strength) * grey + strength * colours[labels.numpy()]
     return tinted.round().clip(0, 255).astype(numpy.uint8)
-
-
-def coloured(labels: Tensor, palette: Sequence[Sequence[int]]) -> Pixels:
-    """Labels (H, W) as colours (H, W, 3); what the palette does not name is unknown."""
-    table = numpy.full((256, 3), UNKNOWN, numpy.uint8)
-    table[: len(palette)] = palette
-    return table[labels.numpy()]
 
 
 class Column(NamedTuple):
