@@ -156,7 +156,8 @@ def _finished(folder: Path) -> bool:
 
 def _take_network(model: Segmenter, start: Path, own: Callable[[int], nn.Module] | None) -> None:
     from legato.errors import CheckpointError, InputError
-    from legato.studies.segment.model import load_model, take_tensors
+    from legato.studies.segment.model import load_model
+    from legato.studies.segment.networks import take_tensors
 
     other, _ = load_model(start, own)
     try:

@@ -72,9 +72,11 @@ class _Scene:
         puddles = (self.noise(0.08, 4) > self.uniform(0.6, 1)) & (self.y > horizon)
         self.paint(puddles, 0.9 * self.zenith, _HORIZONTAL)
         eye = self.uniform(1.6, 4.0)  # metres above the ground
-        for near in sorted(self.uniform(0.03, 0.6) for _ in range(int(self.uniform(6, 13)))):
+        kinds = ((self.building, 0.3), (self.tree, 0.6), (self.pole, 0.6))  # and how near
+        chosen = [kinds[int(self.uniform(0, 3))] for _ in range(int(self.uniform(6, 13)))]
+        placed = [(self.uniform(0.03, nearest), thing) for thing, nearest in chosen]
+        for near, thing in sorted(placed, key=lambda pair: pair[0]):
             foot = horizon + near * (1 - horizon)
-            thing = (self.building, self.tree, self.pole)[int(self.uniform(0, 3))]
             thing(self.uniform(0, width / height), foot, (foot - horizon) / eye)
 
     def building(self, x: float, foot: float, metre: float) -> None:
