@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from legato.console.options import Device, Quick
-from legato.console.talking import progress_bar, reporting_errors, say
+from legato.console.talking import counted_lines, reporting_errors, say
 from legato.studies.segment import options
 
 
@@ -60,14 +60,8 @@ def iterations(
         found = found.subset(split(found.names, 0.2, seed=0).train)  # what `train` trains on
         run = RunFolder(out)
         run.begin({"data": asdict(source), "iterations": asdict(settings)}, where)
-        with progress_bar() as shown:
-            total = len(settings.counts) * len(settings.averages) * len(settings.seeds)
-            task = shown.add_task("training", total=total)
-
-            def report(line: str) -> None:
-                shown.console.print(line, highlight=False)
-                shown.advance(task)
-
+        total = len(settings.counts) * len(settings.averages) * len(settings.seeds)
+        with counted_lines("training", total) as report:
             results = run_iterations(settings, found, where, report)
         picture = run.figure("iterations.png")
         draw_iterations(picture, results)

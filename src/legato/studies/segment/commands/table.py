@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from legato.console.options import Device, Quick
-from legato.console.talking import console, progress_bar, reporting_errors, say
+from legato.console.talking import console, counted_lines, reporting_errors, say
 from legato.studies.segment import options
 
 if TYPE_CHECKING:
@@ -86,13 +86,8 @@ def table(
         run = RunFolder(out)
         run.begin(asked, where)
         parts.save(out / "split.json")
-        with progress_bar() as shown:
-            task = shown.add_task("rows", total=len(settings.seeds) * (1 + len(settings.variants)))
-
-            def report(line: str) -> None:
-                shown.console.print(line, highlight=False)
-                shown.advance(task)
-
+        total = len(settings.seeds) * (1 + len(settings.variants))
+        with counted_lines("rows", total) as report:
             for seed in settings.seeds:
                 run_seed(seed, settings, found, parts, out, where, vgg_file(weights), report)
         rows = collect(out, settings)
