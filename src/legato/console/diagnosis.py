@@ -1,20 +1,21 @@
-"""A diagnosis for the eyes."""
+"""A diagnosis in a terminal of 80 columns."""
 
 from __future__ import annotations
 
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
+from legato.console.talking import console
 from legato.diagnostics import Diagnosis
 from legato.diagnostics.measure import label
 from legato.diagnostics.report import HEADINGS, cells, facts
 
-SHORT = {"residual": "resid.", "products": "prods"}
+_SHORT = {"residual": "resid.", "products": "prods"}
 
 
-def render(diagnosis: Diagnosis, console: Console) -> None:
+def show(diagnosis: Diagnosis) -> None:
     """Print strategies, facts, findings and the recommendation."""
     advice = diagnosis.recommendation
     chosen = None if advice.gradient is None else label(advice.gradient)
@@ -22,7 +23,7 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for heading in HEADINGS[:-1]:
         justify: JustifyMethod = "left" if heading == "gradient" else "right"
-        table.add_column(SHORT.get(heading, heading), justify=justify, no_wrap=True)
+        table.add_column(_SHORT.get(heading, heading), justify=justify, no_wrap=True)
     notes = []
     for row in diagnosis.rows:
         *numbers, says = cells(row)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from legato.cli.segment import options
-from legato.console.talking import progress_bar, reporting_errors, say
+from legato.console.options import Device
+from legato.console.talking import console, progress_bar, reporting_errors, say
+from legato.studies.segment import options
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from legato.studies.segment.data.palettes import Palette
+
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A model.safetensors of `legato segment train`.")],
+    model: options.ModelFile,
     images: Annotated[list[Path], typer.Argument(help="Image files of any size and format.")],
     network: options.OwnNetwork = None,
     precision: options.Precision = None,
-    device: options.Device = "auto",
+    device: Device = "auto",
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path(
         "out/segment/predicted"
     ),
@@ -35,14 +37,14 @@ def predict(
     with reporting_errors():
         import torch
 
-        from legato.cli.segment.choices import own_network, precision_of
-        from legato.cli.segment.data_source import palette_of
         from legato.console.options import device_of
+        from legato.console.pictures import read_image
         from legato.console.runs import RunFolder
         from legato.errors import InputError
-        from legato.studies.segment.data import DataError, read_image
+        from legato.studies.segment.choices import own_network, precision_of
+        from legato.studies.segment.data.palettes import palette_of
         from legato.studies.segment.evaluation import predictor
-        from legato.studies.segment.model_files import load_model
+        from legato.studies.segment.model import load_model
 
         where = device_of(device)
         loaded, settings = load_model(model, own_network(network))
@@ -57,16 +59,14 @@ def predict(
                 try:
                     image = read_image(path)
                     labels = find(image[None].to(where).float() / 255)[0].cpu()
-                    _write(folder, names[path], image, labels.to(torch.uint8), palette)
-                except (DataError, InputError, torch.OutOfMemoryError) as error:
+                    _write(folder / names[path], image, labels.to(torch.uint8), palette)
+                except (InputError, torch.OutOfMemoryError) as error:
                     problems += 1
                     shown.console.print(f"[bold red]error[/] {escape(str(error))}", soft_wrap=True)
                 shown.advance(task)
-        done = len(images) - problems
-        say(f"{done} of {len(images)} images: {folder}")
-        colours = Console(highlight=False)
+        say(f"{len(images) - problems} of {len(images)} images: {folder}")
         for name, (red, green, blue) in zip(settings.classes, palette, strict=True):
-            colours.print(f"[rgb({red},{green},{blue})]■[/] {escape(name)}")
+            console.print(f"[rgb({red},{green},{blue})]■[/] {escape(name)}")
         if problems:
             raise typer.Exit(1)
 
@@ -83,15 +83,15 @@ def _names(images: list[Path]) -> dict[Path, str]:
     return names
 
 
-def _write(folder: Path, name: str, image: Tensor, labels: Tensor, palette: Any) -> None:
+def _write(stem: Path, image: Tensor, labels: Tensor, palette: Palette) -> None:
     from PIL import Image
 
     from legato._support.files import replacing
-    from legato.cli.segment.colours import overlay
+    from legato.studies.segment.figures import overlay
 
     coded = Image.fromarray(labels.numpy()).convert("P")
     coded.putpalette([level for colour in palette for level in colour])
-    with replacing(folder / f"{name}-labels.png") as temporary:
-        coded.save(temporary, format="png")
-    with replacing(folder / f"{name}-overlay.png") as temporary:
-        Image.fromarray(overlay(image, labels, palette)).save(temporary, format="png")
+    shown = Image.fromarray(overlay(image, labels, palette))
+    for picture, kind in ((coded, "labels"), (shown, "overlay")):
+        with replacing(stem.with_name(f"{stem.name}-{kind}.png")) as temporary:
+            picture.save(temporary, format="png")

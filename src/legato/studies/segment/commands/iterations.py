@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.segment import options
-from legato.console.talking import progress_bar, reporting_errors, say
+from legato.console.options import Device, Quick
+from legato.console.talking import counted_lines, reporting_errors, say
+from legato.studies.segment import options
 
 
 def iterations(
@@ -26,8 +27,8 @@ def iterations(
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
     seeds: Annotated[str, typer.Option(metavar="0,1,…", help="One training each per point.")] = "0",
-    device: options.Device = "auto",
-    quick: options.Quick = False,
+    device: Device = "auto",
+    quick: Quick = False,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("out/segment/iterations"),
 ) -> None:
     """Show what more iterations of the lower level buy, and what they cost.
@@ -38,20 +39,19 @@ def iterations(
     Writes results.json and a figure: loss, accuracy, time of an outer iteration.
     """
     with reporting_errors():
-        from legato.cli.segment.data_source import source_of
-        from legato.cli.segment.iterations_figure import draw_iterations
         from legato.console.options import device_of, whole_numbers
         from legato.console.runs import RunFolder
+        from legato.studies.segment.choices import source_of
         from legato.studies.segment.data import split
-        from legato.studies.segment.iterations import IterationSettings, run_iterations
+        from legato.studies.segment.figures import draw_iterations
+        from legato.studies.segment.iterations import QUICK, IterationSettings, run_iterations
 
         where = device_of(device)
-        wanted = None if counts is None else whole_numbers("--counts", counts)
-        usual = IterationSettings()
+        usual = QUICK if quick else IterationSettings()
         settings = IterationSettings(
-            counts=wanted or ((5, 10, 20, 50) if quick else usual.counts),
-            images=number or (4 if quick else usual.images),
-            steps=steps or (150 if quick else usual.steps),
+            counts=usual.counts if counts is None else whole_numbers("--counts", counts),
+            images=number or usual.images,
+            steps=steps or usual.steps,
             lr=lr,
             seeds=whole_numbers("--seeds", seeds),
         )
@@ -60,16 +60,10 @@ def iterations(
         found = found.subset(split(found.names, 0.2, seed=0).train)  # what `train` trains on
         run = RunFolder(out)
         run.begin({"data": asdict(source), "iterations": asdict(settings)}, where)
-        with progress_bar() as shown:
-            total = len(settings.counts) * len(settings.averages) * len(settings.seeds)
-            task = shown.add_task("training", total=total)
-
-            def report(line: str) -> None:
-                shown.console.print(line, highlight=False)
-                shown.advance(task)
-
+        total = len(settings.counts) * len(settings.averages) * len(settings.seeds)
+        with counted_lines("training", total) as report:
             results = run_iterations(settings, found, where, report)
-        draw_iterations(run.figure("iterations.png"), results)
-        written = run.finish(results, where)
-        say(f"Numbers: {written}")
-        say(f"Picture: {run.path / 'figures' / 'iterations.png'}")
+        picture = run.figure("iterations.png")
+        draw_iterations(picture, results)
+        say(f"Numbers: {run.finish(results, where)}")
+        say(f"Picture: {picture}")

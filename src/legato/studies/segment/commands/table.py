@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from legato.cli.segment import options
-from legato.console.talking import console, progress_bar, reporting_errors, say
+from legato.console.options import Device, Quick
+from legato.console.talking import console, counted_lines, reporting_errors, say
+from legato.studies.segment import options
 
 if TYPE_CHECKING:
     from legato.studies.segment.table import TableSettings
@@ -32,7 +33,7 @@ def table(
             metavar="small|fcn32", help="What to train (default: fcn32; with --quick small)."
         ),
     ] = None,
-    weights: options.Weights = None,
+    weights: options.VggWeights = None,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="0,1,2", help="Repetitions (default: 0,1,2; with --quick 0,1)."),
@@ -44,9 +45,9 @@ def table(
         ),
     ] = None,
     precision: options.Precision = None,
-    device: options.Device = "auto",
+    device: Device = "auto",
     workers: options.Workers = 0,
-    quick: options.Quick = False,
+    quick: Quick = False,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("out/segment/table"),
 ) -> None:
     """Reproduce the paper's table: a network with and without the layer, over
@@ -59,79 +60,69 @@ def table(
     """
     with reporting_errors("Interrupted. The same command goes on from here."):
         from legato._support.files import write_text
-        from legato.cli.segment.choices import precision_of, vgg_file
-        from legato.cli.segment.data_source import open_split, source_of
-        from legato.cli.segment.table_figure import draw_table
-        from legato.cli.segment.table_text import markdown, rich_table
         from legato.console.options import device_of, listed
         from legato.console.runs import RunFolder, require_same
         from legato.errors import InputError
-        from legato.studies.segment.table import finish_table, run_seed
+        from legato.studies.segment.choices import open_split, precision_of, source_of, vgg_file
+        from legato.studies.segment.figures import draw_table, markdown, rich_table
+        from legato.studies.segment.table import collect, run_seed
 
         if weights == "random":
             raise InputError("The table starts from VGG-16's weights: give --weights FILE.")
         where = device_of(device)
         settings = _settings(network, seeds, variants, quick)
-        settings = replace(
-            settings,
-            recipe=replace(
-                settings.recipe, precision=precision_of(precision, device), workers=workers,
-                accelerator="gpu" if where.startswith("cuda") else "cpu",
-            ),
-        )  # fmt: skip
-        source = source_of(
-            data, images, masks, classes=classes, quick=quick,
-            names=listed(names),
-        )  # fmt: skip
+        recipe = replace(
+            settings.recipe,
+            precision=precision_of(precision, device),
+            workers=workers,
+            accelerator="gpu" if where.startswith("cuda") else "cpu",
+        )
+        settings = replace(settings, recipe=recipe)
+        source = source_of(data, images, masks, classes=classes, quick=quick, names=listed(names))
         found = source.open()
         asked = {"data": asdict(source), "table": asdict(settings)}
         require_same(out, asked, _FREE)
         parts = open_split(found, split, out / "split.json")
         run = RunFolder(out)
         run.begin(asked, where)
-        parts.save(run.path / "split.json")
-        with progress_bar() as shown:
-            task = shown.add_task("rows", total=len(settings.seeds) * (1 + len(settings.variants)))
-
-            def report(line: str) -> None:
-                shown.console.print(line, highlight=False)
-                shown.advance(task)
-
+        parts.save(out / "split.json")
+        total = len(settings.seeds) * (1 + len(settings.variants))
+        with counted_lines("rows", total) as report:
             for seed in settings.seeds:
-                run_seed(seed, settings, found, parts, run.path, where, vgg_file(weights), report)
-        rows = finish_table(run, settings, where)
-        write_text(run.path / "table.md", markdown(rows))
-        draw_table(run.figure("table.png"), rows)
+                run_seed(seed, settings, found, parts, out, where, vgg_file(weights), report)
+        rows = collect(out, settings)
+        written = run.finish({"settings": asdict(settings), "rows": rows}, where)
+        write_text(out / "table.md", markdown(rows))
+        picture = run.figure("table.png")
+        draw_table(picture, rows)
         console.print(rich_table(rows))
-        say(f"Numbers: {run.path / 'results.json'}")
-        say(f"Table:   {run.path / 'table.md'}")
-        say(f"Picture: {run.path / 'figures' / 'table.png'}")
+        say(f"Numbers: {written}")
+        say(f"Table:   {out / 'table.md'}")
+        say(f"Picture: {picture}")
 
 
 def _settings(
     network: str | None, seeds: str | None, variants: str | None, quick: bool
 ) -> TableSettings:
-    from legato.cli.segment.choices import RECIPES
-    from legato.console.options import whole_numbers
+    from legato.console.options import listed, whole_numbers
     from legato.errors import InputError
+    from legato.studies.segment.settings import RECIPES, Network
     from legato.studies.segment.table import VARIANTS, TableSettings
 
-    kind = network or ("small" if quick else "fcn32")
-    if kind not in ("small", "fcn32"):
-        raise InputError(f"--network is small or fcn32 here, not {kind!r}.")
-    chosen_seeds = whole_numbers("--seeds", seeds or ("0,1" if quick else "0,1,2"))
-    if variants is None:
-        chosen = QUICK_VARIANTS if quick else tuple(VARIANTS)
-    elif variants == "all":
-        chosen = tuple(VARIANTS)
-    else:
-        chosen = tuple(part.strip() for part in variants.split(","))
+    name = network or ("small" if quick else "fcn32")
+    if name not in ("small", "fcn32"):
+        raise InputError(f"--network is small or fcn32 here, not {name!r}.")
+    chosen = listed(None if variants == "all" else variants)
+    if chosen is None:
+        chosen = list(QUICK_VARIANTS if quick and variants is None else VARIANTS)
+    kind = Network(name)
     recipe = replace(RECIPES[kind], save_every=5)
-    settings = TableSettings(kind, chosen_seeds, chosen, recipe=recipe)
-    if kind == "small":
+    repeated = whole_numbers("--seeds", seeds or ("0,1" if quick else "0,1,2"))
+    settings = TableSettings(kind, repeated, tuple(chosen), recipe=recipe)
+    if kind == Network.SMALL:
         settings = replace(settings, lr=recipe.lr, extra_lr=recipe.lr / 3)
     if quick:
-        return replace(
+        settings = replace(
             settings, first_epochs=15, extra_epochs=8, iterations=30, test_iterations=(15, 30, 60)
         )
     return settings

@@ -1,4 +1,4 @@
-"""The command line: the only place of the package that talks to a person."""
+"""``python -m legato`` and the command ``legato``: the command line, if its packages are there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ def main() -> None:
     """Run ``legato``; say what to install where its own dependencies are missing."""
     try:
         with needs_extra("The command line", "cli"):
-            from legato.cli.app import app
+            from legato.cli import app
     except MissingExtraError as error:
         sys.exit(str(error))
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from legato.console.talking import reporting_errors, say
+from legato.console.talking import progress_bar, reporting_errors, say
 
 
 def download(
@@ -23,25 +22,15 @@ def download(
     that fails or is interrupted leaves nothing behind.
     """
     with reporting_errors("Interrupted; nothing was kept."):
-        from legato.studies.segment.data import download as fetch
+        from legato.studies.segment import data
         from legato.studies.segment.data.download import URL
 
-        errors = Console(stderr=True)
-        shown = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            console=errors,
-            transient=True,
-            disable=not errors.is_terminal,
-        )
-        with shown:
+        with progress_bar(DownloadColumn(), TransferSpeedColumn()) as shown:
             task = shown.add_task("downloading", total=None)
 
             def progress(arrived: int, total: int | None) -> None:
                 shown.update(task, completed=arrived, total=total)
 
-            path = fetch(folder, url or URL, progress)
+            path = data.download(folder, url or URL, progress)
         say(f"Data set: {path}")
         say(f"Next: legato segment train --data {path}")

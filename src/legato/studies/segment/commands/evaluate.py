@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from legato.cli.segment import options
+from legato.console.options import Device
 from legato.console.talking import reporting_errors, say
+from legato.studies.segment import options
 
 _TIMED = 20  # images whose time is taken
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model.safetensors of `legato segment train`.")],
+    model: options.ModelFile,
     data: options.Data = None,
     images: options.Images = None,
     masks: options.Masks = None,
     split: options.SplitFile = None,
     network: options.OwnNetwork = None,
     precision: options.Precision = None,
-    device: options.Device = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the JSON here too.")
     ] = None,
@@ -36,22 +37,22 @@ def evaluate(
     """
     with reporting_errors():
         from legato._support.files import write_text
-        from legato.cli.segment.choices import own_network, precision_of
-        from legato.cli.segment.data_source import open_for_model
         from legato.console.options import device_of
         from legato.console.provenance import provenance
         from legato.studies.segment import evaluation
+        from legato.studies.segment.choices import ImageOptions, own_network, precision_of
         from legato.studies.segment.data import collate
-        from legato.studies.segment.model_files import load_model
+        from legato.studies.segment.model import load_model
 
         where = device_of(device)
         loaded, settings = load_model(model, own_network(network))
-        found, which = open_for_model(model.parent, settings.classes, data, images, masks, split)
+        asked = ImageOptions(data, images, masks, split)
+        found, which = asked.open(model.parent, settings.classes)
         kind = precision_of(precision, device)
         score = evaluation.evaluate(loaded, found, len(settings.classes), where, kind)
         timed = [collate([found[index]]) for index in range(min(_TIMED, len(found)))]
         predict = evaluation.predictor(loaded, where, kind)
-        result: dict[str, Any] = {
+        result = {
             "model": str(model),
             "on": which,
             **asdict(score),
