@@ -29,7 +29,7 @@ class Setting:
     """The bilevel problem as a whole: x*(θ) from ``problem`` by ``algorithm``, then L(x*)."""
 
     problem: Any
-    algorithm: Algorithm
+    algorithm: Algorithm[Any, Any]
     loss: Loss
     x0: Var | None = None
     params: Params | None = None

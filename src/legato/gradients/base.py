@@ -80,7 +80,7 @@ class Task:
     """
 
     problem: Any
-    algorithm: Algorithm
+    algorithm: Algorithm[Any, Any]
     state: Any
     stop: Stop
     trace: Trace | None
@@ -142,7 +142,7 @@ class Linearisation:
     def __init__(
         self,
         problem: Any,
-        algorithm: Algorithm,
+        algorithm: Algorithm[Any, Any],
         state: Any,
         parameters: Sequence[Tensor] = (),
     ) -> None:

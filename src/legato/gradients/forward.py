@@ -75,10 +75,10 @@ class Forward(GradientStrategy):
         return replace(done, state=tree.rebuild(primal, attached), window=None)
 
 
-class _Carrier(Algorithm):
+class _Carrier(Algorithm[Any, Any]):
     """An algorithm whose state is (state, tangents): one leading axis of all parameter entries."""
 
-    def __init__(self, algorithm: Algorithm, params: list[Tensor], state: Tree) -> None:
+    def __init__(self, algorithm: Algorithm[Any, Any], params: list[Tensor], state: Tree) -> None:
         self.algorithm = algorithm
         self.params = params
         self.checked = False
