@@ -153,3 +153,28 @@ def _describe_unsound(found: list[tuple[str, Tensor]], what: str) -> str:
         f"{what} holds NaN or infinite values: {'; '.join(lines)}. Clean the data first, e.g. with "
         "torch.nan_to_num, or find where it became non-finite."
     )
+
+
+RANGE = {torch.float32: 1e15, torch.float64: 1e140}
+"""Data are at most this large and, unless zero, at least its inverse: squares fit with room."""
+
+
+def require_range(tensor: Tensor, name: str, *, lower: bool = True) -> None:
+    """Refuse data whose largest entry is outside the range in which squares and steps are numbers.
+
+    What is zero everywhere is fine; without ``lower`` anything small is. Values are not looked at
+    where that would make a GPU wait, or where there are none yet.
+    """
+    if tensor.is_cuda or not is_concrete():
+        return
+    # By NumPy: after an operation on many numbers torch's threads spin for milliseconds, on cores
+    # that a kernel needs next.
+    known = tensor.detach().numpy(force=True)
+    largest = max(float(known.max()), -float(known.min())) if known.size else 0.0
+    limit = RANGE[tensor.dtype]
+    if largest > limit or (lower and 0 < largest < 1 / limit):
+        raise InputError(
+            f"The largest entry of {name} is {largest:.3g} in absolute value; in {tensor.dtype} "
+            f"the solver is right between {1 / limit:g} and {limit:g}. Scale the data to the size "
+            "of 1" + (", or use float64." if tensor.dtype == torch.float32 else ".")
+        )

@@ -55,6 +55,16 @@ class Unroll(GradientStrategy):
         if self.tol is not None and self.checkpoint is not None:
             raise InputError("Unroll: tol and checkpoint cannot be combined.")
 
+    def attached(self, iterations: int) -> int:
+        """How many of the iterations, the last ones, are differentiated."""
+        return iterations if self.last is None else min(self.last, iterations)
+
+    def interval(self, iterations: int) -> int | None:
+        """Iterations from one checkpoint to the next; None without checkpoints."""
+        if isinstance(self.checkpoint, str):
+            return math.ceil(math.sqrt(iterations))
+        return self.checkpoint
+
     def differentiate(
         self,
         problem: Any,
@@ -83,7 +93,7 @@ class Unroll(GradientStrategy):
     ) -> tuple[Any, int, Run | None]:
         """Where the attached iterations start, how many they are, and the run if one was needed."""
         if stop.tol is None and trace is None:
-            attached = stop.iterations if self.last is None else min(self.last, stop.iterations)
+            attached = self.attached(stop.iterations)
             skipped = stop.iterations - attached
             if skipped == 0:
                 return state, attached, None
@@ -103,10 +113,8 @@ class Unroll(GradientStrategy):
     def _checkpointed(
         self, problem: Any, algorithm: Algorithm, state: Any, iterations: int
     ) -> tuple[Any, Any]:
-        interval = (
-            math.ceil(math.sqrt(iterations)) if self.checkpoint == "sqrt" else self.checkpoint
-        )
-        assert isinstance(interval, int)
+        interval = self.interval(iterations)
+        assert interval is not None
 
         def segment(length: int, start: Any) -> Any:
             previous = start

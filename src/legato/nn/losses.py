@@ -7,11 +7,10 @@ from torch.nn import functional as F
 
 from legato._support.checks import is_concrete
 from legato.errors import InputError
-from legato.nn.potts import PottsOutput
 
 
 def softmax_loss(
-    output: PottsOutput,
+    log_probabilities: Tensor,
     target: Tensor,
     *,
     class_weights: Tensor | None = None,
@@ -21,36 +20,34 @@ def softmax_loss(
 
     .. math:: \log \sum_k e^{u_i^k} − u_i^{g_i}
 
-    With 3 labels it lies in [0.551445, 1.551445]. Reference: Section 7.2 of Ochs et al. (2016).
+    It takes log u, such as :class:`Potts` returns. With 3 labels it lies in [0.551445, 1.551445]. Reference: Section 7.2 of Ochs et al. (2016).
     """
-    target = _require_target(output, target, ignore_index)
+    target = _require_target(log_probabilities, target, ignore_index)
     return F.cross_entropy(
-        output.probabilities, target, weight=class_weights, ignore_index=ignore_index
+        log_probabilities.exp(), target, weight=class_weights, ignore_index=ignore_index
     )
 
 
 def log_loss(
-    output: PottsOutput,
+    log_probabilities: Tensor,
     target: Tensor,
     *,
     class_weights: Tensor | None = None,
     ignore_index: int = -100,
 ) -> Tensor:
-    r"""The negative log-likelihood from the mirror variable, averaged over labelled pixels.
+    r"""The negative log-likelihood, averaged over labelled pixels: NLLLoss, with checked labels.
 
-    .. math:: −\log u_i^{g_i}, \quad \log u = \mathrm{logsoftmax}(a)
+    .. math:: −\log u_i^{g_i}
 
-    Finite, with useful gradients, where u itself has rounded to 0. It looks at the last iterate.
+    It takes log u, such as :class:`Potts` returns, so that it is finite, with useful gradients,
+    where u itself has rounded to 0.
     Reference: Remark 3 of Ochs et al. (2016).
     """
-    target = _require_target(output, target, ignore_index)
-    return F.nll_loss(
-        output.log_probabilities, target, weight=class_weights, ignore_index=ignore_index
-    )
+    target = _require_target(log_probabilities, target, ignore_index)
+    return F.nll_loss(log_probabilities, target, weight=class_weights, ignore_index=ignore_index)
 
 
-def _require_target(output: PottsOutput, target: Tensor, ignore_index: int) -> Tensor:
-    u = output.probabilities
+def _require_target(u: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     expected = (u.shape[0], *u.shape[2:])
     if tuple(target.shape) != tuple(expected):
         raise InputError(

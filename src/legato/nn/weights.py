@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from legato.errors import InputError
-from legato.nn.kernels.neighbourhood import offsets
+from legato.nn.neighbourhood import offsets
 from legato.operators import Differences
 
 

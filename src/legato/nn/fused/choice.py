@@ -7,26 +7,37 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
 from legato.errors import InputError, LegatoWarning
 
 KERNELS = ("triton", "numba", "reference")
 DEVICES = {"triton": "cuda", "numba": "cpu"}
+F = TypeVar("F")
 
 _said: set[str] = set()
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A layer with a kernel `module`_`name` for each name, each a function called `module`."""
+class KernelRegistry(Generic[F]):
+    """The kernels of a layer, each behind a function that imports it when it is first needed.
 
-    module: str
-    title: str  # as it is called in words
-    data: str  # the name of the tensor whose device decides
-    most: int  # the Triton kernels take up to so many …
-    what: str  # … of these
-    loaded: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    Args:
+        title: the layer's name in words.
+        data: the name of the tensor whose device decides.
+        triton_limit: the largest number of labels (Potts) or coupled channels (total variation)
+            that the Triton kernels hold in registers.
+        triton_limit_of: the word for what is limited.
+    """
+
+    title: str
+    data: str
+    triton_limit: int
+    triton_limit_of: str
+    triton: Callable[[], F]
+    numba: Callable[[], F]
+    reference: Callable[[], F]
+    loaded: dict[str, F] = field(default_factory=dict)
 
     def choose(self, device: str, count: int, override: str | None) -> str:
         """The name of the kernel, which is then in ``loaded``; says so where it is a slow one."""
@@ -39,14 +50,15 @@ class Layer:
                 f"The {name} kernel computes on {home}, but {self.data} is on {device}. Leave "
                 "kernel=None to have one chosen."
             )
-        if name == "triton" and count > self.most:
+        if name == "triton" and count > self.triton_limit:
             say_once(
-                f"The fused Triton kernels take up to {self.most} {self.what}, and there are "
-                f"{count}: using the reference kernel, which is slower and needs more memory."
+                f"The fused Triton kernels take up to {self.triton_limit} {self.triton_limit_of}, "
+                f"and there are {count}: using the reference kernel, which is slower and needs "
+                "more memory."
             )
             name = "reference"
         if name not in self.loaded:
-            self.loaded[name] = load_kernel(self.module, name)
+            self.loaded[name] = self._load(name)
         return name
 
     def best(self, device: str) -> str:
@@ -62,6 +74,16 @@ class Layer:
                 )
         return "reference"
 
+    def _load(self, name: str) -> F:
+        load = {"triton": self.triton, "numba": self.numba, "reference": self.reference}[name]
+        try:
+            return load()
+        except ImportError as error:
+            raise InputError(
+                f"The {name} kernel needs a package that cannot be imported ({error}). Install it, "
+                "or leave kernel=None to have one chosen."
+            ) from error
+
 
 def require_known(kernel: str | None) -> None:
     """Refuse the name of no kernel."""
@@ -76,18 +98,6 @@ def available(package: str) -> bool:
     except ImportError:
         return False
     return True
-
-
-def load_kernel(module: str, name: str) -> Any:
-    """The function `module` of the module `module`_`name`, imported when first needed."""
-    try:
-        found = importlib.import_module(f"legato.nn.kernels.{module}_{name}")
-    except ImportError as error:
-        raise InputError(
-            f"The {name} kernel needs a package that cannot be imported ({error}). Install it, or "
-            "leave kernel=None to have one chosen."
-        ) from error
-    return getattr(found, module)
 
 
 def say_once(message: str) -> None:

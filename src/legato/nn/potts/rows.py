@@ -23,18 +23,90 @@ which every grid has; other directions go through `_others`. Their arguments nev
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
-from legato.nn.kernels.numba_rows import (
+from legato.nn.fused.rows import (
     MARGIN,
+    Pair,
+    Span,
+    add_line,
     clear,
     compiled,
     copy_line,
     inlined,
     line_function,
+    scale_line,
     shifted,
     stream_line,
 )
-from legato.nn.kernels.vector_math import distinct, exp, exp_twice, tanh
+from legato.nn.fused.vector_math import distinct, exp, exp_twice, flushed, tanh
+
+
+class Problem(NamedTuple):
+    """One image in rows, its weights, and the steps.
+
+    cost (rows, labels, columns), weights (labels or 1, directions, rows or 1, columns); `edges` has
+    for every direction and row the row of its weights, negative where the neighbour is missing.
+    A neighbour lies `down` rows and `right` columns away, its ring of rows starts at `base`, and
+    `across` is the direction that leads to the next column. Probabilities below `tiny` and
+    cotangents below `flush` become zero rather than denormal.
+    """
+
+    cost: Any
+    weights: Any
+    zeros: Any
+    edges: Any
+    base: Any
+    down: Any
+    right: Any
+    across: Any
+    tau: Any
+    sigma: Any
+    shrink: Any
+    epsilon: Any
+    tiny: Any
+    flush: Any
+
+
+class Iterates(NamedTuple):
+    """a, u = softmax(a) and b of a band."""
+
+    a: Any
+    u: Any
+    b: Any
+
+
+class Cotangents(NamedTuple):
+    """Of a band: s of a, the last Kᵀq as g, and q of b; with them b and, for ε > 0, u.
+
+    `slope` is s, flat and with margins at its ends.
+    """
+
+    s: Any
+    slope: Any
+    g: Any
+    q: Any
+    b: Any
+    u: Any
+
+
+class Gradients(NamedTuple):
+    """Of an image's cost and weights; of its margins' weights (to no use), and sums for σ and τ."""
+
+    cost: Any
+    weights: Any
+    waste: Any
+    sums: Any
+
+
+class Room(NamedTuple):
+    """Where a thread works: W·tanh(b) (or W·q) of the rows above, 2u⁺ − u, and lines."""
+
+    ring: Any
+    lead: Any
+    labels: Any
+    before: Any
+    lines: Any
 
 
 @inlined
@@ -43,6 +115,16 @@ def _weight_row(weights, zeros, row):
     if row < 0:
         return zeros
     return weights[row]
+
+
+@inlined
+def _weights(problem, w, r):
+    """The weights of row r towards the row below and the next column."""
+    across = problem.across
+    return Pair(
+        _weight_row(w[0], problem.zeros, problem.edges[0, r]),
+        _weight_row(w[across], problem.zeros, problem.edges[across, r]),
+    )
 
 
 @line_function
@@ -55,47 +137,51 @@ def _add_to(sums, values):
 
 
 @compiled
-def _fill_ring(values, saturate, weights, zeros, edges, r, ring, base, down):
+def _fill_ring(values, saturate, r, ring, problem):
     """Leaves W·values, or W·tanh(values), of row r in the ring for the rows below."""
     labels, directions, columns = values.shape
+    down, weights = problem.down, problem.weights
     for label in range(labels):
         for e in range(directions):
             if down[e] > 0:
-                line = shifted(ring[base[e] + r % down[e], label], 0, columns)
-                w = _weight_row(weights[label % weights.shape[0], e], zeros, edges[e, r])
+                line = shifted(ring[problem.base[e] + r % down[e], label], 0, columns)
+                w = weights[label % weights.shape[0], e]
+                w = _weight_row(w, problem.zeros, problem.edges[e, r])
                 here = values[label, e]
                 for x in range(columns):
                     line[x] = w[x] * (tanh(here[x]) if saturate else here[x])
 
 
 @compiled
-def _others(
-    total, start, values, saturate, weights, zeros, edges, r, label, ring, base, down, right, across
-):  # fmt: skip
+def _others(total, start, values, saturate, w, r, label, ring, problem):
     """total = start + Kᵀ(values), or start + Kᵀ tanh(values), at row r, for all directions but the
-    first and `across`; leaves W·values in the ring for the rows below."""
+    first and the one across; leaves W·values in the ring for the rows below."""
     columns = total.size
     copy_line(total, start)
-    for e in range(1, down.size):
-        if e == across:
+    for e in range(1, problem.down.size):
+        if e == problem.across:
             continue
-        line = ring[base[e] + r % down[e], label]
-        above = shifted(line, -right[e], columns)
+        line = ring[problem.base[e] + r % problem.down[e], label]
+        above = shifted(line, -problem.right[e], columns)
         for x in range(columns):
             total[x] += above[x]
         row = shifted(line, 0, columns)
-        w = _weight_row(weights[e], zeros, edges[e, r])
+        weights = _weight_row(w[e], problem.zeros, problem.edges[e, r])
         here = values[e]
         for x in range(columns):
-            y = w[x] * (tanh(here[x]) if saturate else here[x])
+            y = weights[x] * (tanh(here[x]) if saturate else here[x])
             row[x] = y
             total[x] -= y
 
 
+# --- the iteration --------------------------------------------------------------------------------
+
+
 @line_function
-def _force_line(a, top, start, above, b_down, b_across, w_down, w_across, tau, shrink):
+def _force_line(a, top, start, above, b, w, tau, shrink):
     """a − τ(start + Kᵀ tanh b), shrunk, and its maximum with `top`; W tanh b for the row below."""
     distinct()
+    b_down, b_across, w_down, w_across = b.down, b.across, w.down, w.across
     left = a.dtype.type(0)
     for x in range(a.size):
         down = w_down[x] * tanh(b_down[x])
@@ -108,15 +194,13 @@ def _force_line(a, top, start, above, b_down, b_across, w_down, w_across, tau, s
 
 
 @line_function
-def _power_line(a, power, top, total, flush):
+def _power_line(a, power, top, total, tiny):
     """a − top, and its exponential, added to the total."""
     distinct()
-    zero = a.dtype.type(0)
     for x in range(a.size):
         value = a[x] - top[x]
         a[x] = value
-        y = exp(value)
-        y = y if y > flush else zero
+        y = flushed(exp(value), tiny)
         power[x] = y
         total[x] += y
 
@@ -138,42 +222,37 @@ def _invert_line(total):
 
 
 @compiled
-def _primal_row(
-    a, u, cost, b, weights, zeros, edges, r, tau, shrink, flush,
-    ring, base, down, right, across, lead, power, total, top,
-):  # fmt: skip
+def _primal_row(a, u, b, r, ring, lead, room, problem):
     """aᵏ⁺¹ and uᵏ⁺¹ of one row, and 2uᵏ⁺¹ − uᵏ for the dual update that follows."""
     labels, columns = a.shape
+    power, total, top = room.labels, room.lines[0], room.lines[1]
     for x in range(columns):
         top[x] = -math.inf
     for label in range(labels):
-        w = weights[label % weights.shape[0]]
-        start = cost[label]
-        if down.size > 2:
-            _others(
-                total, start, b[label], True, w, zeros, edges,
-                r, label, ring, base, down, right, across,
-            )  # fmt: skip
+        w = problem.weights[label % problem.weights.shape[0]]
+        start = problem.cost[r, label]
+        if problem.down.size > 2:
+            _others(total, start, b[label], True, w, r, label, ring, problem)
             start = total
         _force_line(
-            a[label], top, start, shifted(ring[r % down[0], label], 0, columns),
-            b[label, 0], b[label, across],
-            _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
-            tau, shrink,
+            a[label], top, start, shifted(ring[r % problem.down[0], label], 0, columns),
+            Pair(b[label, 0], b[label, problem.across]), _weights(problem, w, r),
+            problem.tau, problem.shrink,
         )  # fmt: skip
     clear(total)
     for label in range(labels):
-        _power_line(a[label], power[label], top, total, flush)
+        _power_line(a[label], power[label], top, total, problem.tiny)
     _invert_line(total)
     for label in range(labels):
         _lead_line(u[label], power[label], total, shifted(lead[label], 0, columns))
 
 
 @line_function
-def _dual_line(b_down, b_across, w_down, w_across, here, below, beside, sigma):
+def _dual_line(b, w, here, below, beside, sigma):
     """b + σK(lead) of one line."""
     distinct()
-    for x in range(b_down.size):
+    b_down, b_across, w_down, w_across = b.down, b.across, w.down, w.across
+    for x in range(here.size):
         b_down[x] += sigma * w_down[x] * (below[x] - here[x])
         b_across[x] += sigma * w_across[x] * (beside[x] - here[x])
 
@@ -187,41 +266,38 @@ def _dual_line_of(b, w, here, there, sigma):
 
 
 @compiled
-def _dual_row(b, weights, zeros, edges, r, sigma, lead, down, right, across):
+def _dual_row(b, r, lead, problem):
     """bᵏ⁺¹ = bᵏ + σK(2uᵏ⁺¹ − uᵏ) of one row."""
     labels, directions, columns = b.shape
-    depth = lead.shape[0]
+    depth, down, across = lead.shape[0], problem.down, problem.across
     for label in range(labels):
-        w = weights[label % weights.shape[0]]
+        w = problem.weights[label % problem.weights.shape[0]]
         here = shifted(lead[r % depth, label], 0, columns)
         _dual_line(
-            b[label, 0], b[label, across],
-            _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
+            Pair(b[label, 0], b[label, across]), _weights(problem, w, r),
             here, shifted(lead[(r + down[0]) % depth, label], 0, columns),
-            shifted(lead[r % depth, label], 1, columns), sigma,
+            shifted(lead[r % depth, label], 1, columns), problem.sigma,
         )  # fmt: skip
         for e in range(1, directions):
-            if e != across and edges[e, r] >= 0:
-                there = shifted(lead[(r + down[e]) % depth, label], right[e], columns)
-                _dual_line_of(b[label, e], w[e, edges[e, r]], here, there, sigma)
+            if e != across and problem.edges[e, r] >= 0:
+                there = shifted(lead[(r + down[e]) % depth, label], problem.right[e], columns)
+                _dual_line_of(b[label, e], w[e, problem.edges[e, r]], here, there, problem.sigma)
 
 
 @compiled
-def advance(
-    a, u, b, first_row, own, count, cost, tape, tape_mirror, mean, weights, zeros, edges,
-    tau, sigma, shrink, flush, base, down, right, across, ring, lead, power, work,
-):  # fmt: skip
-    """`count` iterations on the rows `own` of a band that starts at `first_row`, in place.
+def forward_steps(band, problem, span, tape, tape_mirror, mean, room):
+    """Iterations on the rows that a band owns, in place.
 
-    The rows beyond `own` are a margin that shrinks by the reach of ∇ with every iteration; only
-    rows of `own` are written to the tape (u, or a with `tape_mirror`) and added to the mean.
+    The rows beyond are a margin that shrinks by the reach of ∇ with every iteration; only owned
+    rows are written to the tape (u, or a with `tape_mirror`) and added to the mean.
     """
-    rows = edges.shape[1]
-    reach = lead.shape[1] - 1
-    low, high = own
-    clear(ring)
-    clear(lead)
-    depth = lead.shape[1]
+    a, u, b = band
+    rows = problem.edges.shape[1]
+    depth = room.lead.shape[1]
+    reach = depth - 1
+    low, high, count = span.low, span.high, span.count
+    clear(room.ring)
+    clear(room.lead)
     for t in range(max(0, low - count * reach), rows + count * reach + 1):
         if t - (count - 1) * reach - reach >= high:
             break
@@ -229,41 +305,32 @@ def advance(
             r = t - j * reach
             start = max(0, low - (count - 1 - j) * reach)
             stop = min(rows, high + (count - 1 - j) * reach)
-            i = r - first_row
+            i = r - span.first
             if start - reach <= r < start and r >= 0:
-                _fill_ring(b[i], True, weights, zeros, edges, r, ring[j], base, down)
+                _fill_ring(b[i], True, r, room.ring[j], problem)
             elif start <= r < min(rows, stop + reach):
-                _primal_row(
-                    a[i], u[i], cost[r], b[i], weights, zeros, edges, r, tau, shrink, flush,
-                    ring[j], base, down, right, across, lead[j, r % depth], power, work[0], work[1],
-                )  # fmt: skip
+                lead = room.lead[j, r % depth]
+                _primal_row(a[i], u[i], b[i], r, room.ring[j], lead, room, problem)
                 if low <= r < high:
                     if tape.shape[0] > 0:
                         row, source = tape[j, r], a[i] if tape_mirror else u[i]
                         stream_line(row.reshape(row.size), source.reshape(source.size))
                     if mean.shape[0] > 0:
-                        _add_rows(mean[r].reshape(mean[r].size), u[i].reshape(u[i].size))
+                        add_line(mean[r].reshape(mean[r].size), u[i].reshape(u[i].size))
             if start <= r - reach < stop:
-                _dual_row(
-                    b[i - reach], weights, zeros, edges, r - reach, sigma,
-                    lead[j], down, right, across,
-                )  # fmt: skip
+                _dual_row(b[i - reach], r - reach, room.lead[j], problem)
 
 
-@line_function
-def _add_rows(row, source):
-    distinct()
-    for x in range(row.size):
-        row[x] += source[x]
+# --- the reverse sweep ----------------------------------------------------------------------------
 
 
 @line_function
 def _cotangent_line(
-    g, u_bar, inner, dot, lead, q_above, w_above, q_down, q_across, w_down, w_across, start, extra,
-    u, u_before, sigma,
-):  # fmt: skip
+    g, u_bar, inner, dot, lead, q_above, w_above, q, w, start, extra, u, before, sigma
+):
     """ū = σ(2Kᵀq − the last Kᵀq) + extra; adds to ⟨u, ū⟩ and, as `dot`, to the gradient of σ."""
     distinct()
+    q_down, q_across, w_down, w_across = q.down, q.across, w.down, w.across
     left = g.dtype.type(0)
     for x in range(g.size):
         across = w_across[x] * q_across[x]
@@ -273,7 +340,7 @@ def _cotangent_line(
         g[x] = total
         u_bar[x] = y
         inner[x] += u[x] * y
-        ahead = u[x] + u[x] - u_before[x]
+        ahead = u[x] + u[x] - before[x]
         lead[x] = ahead
         dot[x] += total * ahead
 
@@ -293,27 +360,19 @@ def _centre_line(u_bar, u, inner, rest):
 
 
 @line_function
-def _slope_line(s, u_bar, u, rest, shrink, flush):
-    """The cotangent of a, v = (s + u ⊙ (ū − ⟨u, ū⟩))/(1 + τε)."""
-    distinct()
-    zero = s.dtype.type(0)
-    for x in range(s.size):
-        y = u[x]
-        value = (s[x] + (y if y > flush else zero) * (u_bar[x] - rest[x])) * shrink
-        s[x] = value if abs(value) > flush else zero
+def _slope_line(s, u_bar, u, rest, shrink, flush, cost_bar, pair):
+    """The cotangent of a, v = (s + u ⊙ (ū − ⟨u, ū⟩))/(1 + τε).
 
-
-@line_function
-def _slope_and_cost_line(s, cost_bar, pair, u_bar, u, rest, shrink, flush):
-    """The same; adds v to the gradient of the cost, and if `pair` is one the v before it."""
+    Adds v to the gradient of the cost unless that is None, and if `pair` is one the v before it.
+    """
     distinct()
-    zero = s.dtype.type(0)
     for x in range(s.size):
-        y, before = u[x], s[x]
-        value = (before + (y if y > flush else zero) * (u_bar[x] - rest[x])) * shrink
-        value = value if abs(value) > flush else zero
+        before = s[x]
+        value = (before + flushed(u[x], flush) * (u_bar[x] - rest[x])) * shrink
+        value = flushed(value, flush)
         s[x] = value
-        cost_bar[x] += value + pair * before
+        if cost_bar is not None:
+            cost_bar[x] += value + pair * before
 
 
 @line_function
@@ -332,63 +391,57 @@ def _force_sum_line(dot, v, cost, a, mean, epsilon):
         dot[x] += v[x] * (cost[x] + epsilon * a[x] - mean[x])
 
 
+@inlined
+def _reverse_edge(b, q, w, rise, fall, one, four, flush):
+    """bᵏ, its cotangent, and what the weight and τ receive, from the values one iteration later."""
+    y = b - w * rise
+    e = exp_twice(y)
+    d = one / (e + one)
+    p = (e - one) * d
+    change = w * fall
+    return y, flushed(q - four * (e * d) * d * change, flush), q * rise - p * fall, p * change
+
+
 @line_function
-def _reverse_dual_line(
-    b_down, b_across, q_down, q_across, w_down, w_across, bar_down, bar_across, here, below, beside,
-    slope_here, slope_below, slope_beside, dot, tau, sigma, flush,
-):  # fmt: skip
+def _reverse_dual_line(b, q, w, bar, here, below, beside, v_here, v_below, v_beside, dot, problem):
     """bᵏ from bᵏ⁺¹, the cotangent of one from that of the other; adds to the gradients of the
     weights and, as `dot`, of τ."""
     distinct()
-    zero, one, four = dot.dtype.type(0), dot.dtype.type(1), dot.dtype.type(4)
+    b_down, q_down, w_down, bar_down = b.down, q.down, w.down, bar.down
+    b_across, q_across, w_across, bar_across = b.across, q.across, w.across, bar.across
+    tau, sigma, flush = problem.tau, problem.sigma, problem.flush
+    one, four = dot.dtype.type(1), dot.dtype.type(4)
     for x in range(dot.size):
-        rise = sigma * (below[x] - here[x])
-        fall = tau * (slope_below[x] - slope_here[x])
-        y = b_down[x] - w_down[x] * rise
+        rise, fall = sigma * (below[x] - here[x]), tau * (v_below[x] - v_here[x])
+        y, value, share, first = _reverse_edge(
+            b_down[x], q_down[x], w_down[x], rise, fall, one, four, flush
+        )
         b_down[x] = y
-        e = exp_twice(y)
-        d = one / (e + one)
-        p = (e - one) * d
-        bar_down[x] += q_down[x] * rise - p * fall
-        change = w_down[x] * fall
-        value = q_down[x] - four * (e * d) * d * change
-        q_down[x] = value if abs(value) > flush else zero
-        total = p * change
-
-        rise = sigma * (beside[x] - here[x])
-        fall = tau * (slope_beside[x] - slope_here[x])
-        y = b_across[x] - w_across[x] * rise
+        q_down[x] = value
+        bar_down[x] += share
+        rise, fall = sigma * (beside[x] - here[x]), tau * (v_beside[x] - v_here[x])
+        y, value, share, second = _reverse_edge(
+            b_across[x], q_across[x], w_across[x], rise, fall, one, four, flush
+        )
         b_across[x] = y
-        e = exp_twice(y)
-        d = one / (e + one)
-        p = (e - one) * d
-        bar_across[x] += q_across[x] * rise - p * fall
-        change = w_across[x] * fall
-        value = q_across[x] - four * (e * d) * d * change
-        q_across[x] = value if abs(value) > flush else zero
-        dot[x] += total + p * change
+        q_across[x] = value
+        bar_across[x] += share
+        dot[x] += first + second
 
 
 @line_function
-def _reverse_dual_line_of(
-    b, q, w, bar, here, there, slope_here, slope_there, dot, tau, sigma, flush
-):  # fmt: skip
+def _reverse_dual_line_of(b, q, w, bar, here, there, v_here, v_there, dot, problem):
     """The same, for one direction."""
     distinct()
-    zero, one, four = dot.dtype.type(0), dot.dtype.type(1), dot.dtype.type(4)
+    tau, sigma, flush = problem.tau, problem.sigma, problem.flush
+    one, four = dot.dtype.type(1), dot.dtype.type(4)
     for x in range(dot.size):
-        rise = sigma * (there[x] - here[x])
-        fall = tau * (slope_there[x] - slope_here[x])
-        y = b[x] - w[x] * rise
+        rise, fall = sigma * (there[x] - here[x]), tau * (v_there[x] - v_here[x])
+        y, value, share, total = _reverse_edge(b[x], q[x], w[x], rise, fall, one, four, flush)
         b[x] = y
-        e = exp_twice(y)
-        d = one / (e + one)
-        p = (e - one) * d
-        bar[x] += q[x] * rise - p * fall
-        change = w[x] * fall
-        value = q[x] - four * (e * d) * d * change
-        q[x] = value if abs(value) > flush else zero
-        dot[x] += p * change
+        q[x] = value
+        bar[x] += share
+        dot[x] += total
 
 
 @inlined
@@ -402,62 +455,57 @@ def _field_line(flat, row, label, labels, shift, columns):
 
 
 @line_function
-def _reverse_dual_lines(
-    b, q, weight_bar, w, zeros, edges, r, i, label, tau, sigma, flush, lead, slope,
-    down, right, across, dot,
-):  # fmt: skip
+def _reverse_dual_lines(b, q, bar, w, r, i, label, lead, slope, dot, problem):
     """Rebuilds bᵏ from bᵏ⁺¹ and takes the cotangent of one to that of the other: row r, one label.
 
     Row r is row i of the band, and its v are in `slope`.
     """
     labels, directions, columns = b.shape
-    depth = lead.shape[0]
+    depth, edges, across = lead.shape[0], problem.edges, problem.across
     line = lead[r % depth, label]
-    here, slope_here = shifted(line, 0, columns), _field_line(slope, i, label, labels, 0, columns)
+    here, v_here = shifted(line, 0, columns), _field_line(slope, i, label, labels, 0, columns)
     # Without a neighbour below, any line will do: its weight is zero.
-    below = down[0] if edges[0, r] >= 0 else 0
+    below = problem.down[0] if edges[0, r] >= 0 else 0
     _reverse_dual_line(
-        b[label, 0], b[label, across], q[label, 0], q[label, across],
-        _weight_row(w[0], zeros, edges[0, r]), _weight_row(w[across], zeros, edges[across, r]),
-        weight_bar[0], weight_bar[across],
+        Pair(b[label, 0], b[label, across]), Pair(q[label, 0], q[label, across]),
+        _weights(problem, w, r), Pair(bar[0], bar[across]),
         here, shifted(lead[(r + below) % depth, label], 0, columns), shifted(line, 1, columns),
-        slope_here, _field_line(slope, i + below, label, labels, 0, columns),
-        _field_line(slope, i, label, labels, 1, columns), dot, tau, sigma, flush,
+        v_here, _field_line(slope, i + below, label, labels, 0, columns),
+        _field_line(slope, i, label, labels, 1, columns), dot, problem,
     )  # fmt: skip
     for e in range(1, directions):
         if e != across and edges[e, r] >= 0:
+            down, right = problem.down[e], problem.right[e]
             _reverse_dual_line_of(
-                b[label, e], q[label, e], w[e, edges[e, r]], weight_bar[e],
-                here, shifted(lead[(r + down[e]) % depth, label], right[e], columns),
-                slope_here, _field_line(slope, i + down[e], label, labels, right[e], columns),
-                dot, tau, sigma, flush,
+                b[label, e], q[label, e], w[e, edges[e, r]], bar[e],
+                here, shifted(lead[(r + down) % depth, label], right, columns),
+                v_here, _field_line(slope, i + down, label, labels, right, columns), dot, problem,
             )  # fmt: skip
 
 
 @compiled
-def retreat(
-    s, slope, g, q, b, u, first_row, own, count, tape, mean_bar, nothing, cost_bar, weight_bar,
-    cost, weights, zeros, edges, tau, sigma, shrink, epsilon, flush, tiny, base, down, right,
-    across, ring, lead, u_bar, before, waste, work, to_steps, sums,
-):  # fmt: skip
-    """`count` iterations of the reverse sweep, in place.
+def reverse_steps(band, problem, span, tape, mean_bar, bars, to_steps, room):
+    """Iterations of the reverse sweep, in place.
 
     `tape[i]` holds the primal iterate i, of which count + 1 are needed: u, or with ε > 0 a, from
-    which u is computed again and kept. `slope` is s, flat and with margins at its ends. Rows of the
-    margin leave the gradients of their weights in `waste`. Only with `to_steps` do the `sums` for
-    the gradients of σ and τ mean anything.
+    which u is computed again and kept. Only with `to_steps` do the sums for the gradients of σ and
+    τ mean anything.
 
     A line of the dual of one iteration is followed at once by that of the primal of the next.
     """
+    s, slope, g, q, b, u = band
     labels, columns = s.shape[1:]
+    weights, zeros, edges = problem.weights, problem.zeros, problem.edges
+    down, across = problem.down, problem.across
     rows = edges.shape[1]
-    reach = lead.shape[1] - 1
-    low, high = own
+    ring, lead, u_bar, before, lines = room
+    depth = lead.shape[1]
+    reach = depth - 1
+    low, high, count = span.low, span.high, span.count
     clear(ring)
     clear(lead)
-    depth = lead.shape[1]
     one, zero = s.dtype.type(1), s.dtype.type(0)
-    inner, total, unused, dots = work[0], work[1], work[2], work[3:6]
+    inner, total, unused, dots = lines[0], lines[1], lines[2], lines[3:6]
     clear(dots)
     for t in range(max(0, low - count * reach), rows + count * reach + 1):
         if t - count * reach >= high:
@@ -465,7 +513,7 @@ def retreat(
         for j in range(count + 1):
             # The dual of iteration j − 1 and the primal of iteration j, both in row r.
             r = t - j * reach
-            i = r - first_row
+            i = r - span.first
             margin = (count - 1 - j) * reach
             start, stop = max(0, low - margin), min(rows, high + margin)
             primal = j < count and start <= r < min(rows, stop + reach)
@@ -474,27 +522,23 @@ def retreat(
             new = old = before
             if primal:
                 new, old = tape[count - j, r], tape[count - j - 1, r]
-                if epsilon > 0:
-                    _soften_row(before, old, total, tiny)
+                if problem.epsilon > 0:
+                    _soften_row(before, old, total, problem.tiny)
                     new, old = u[i], before
                 clear(inner)
             for label in range(labels if primal or dual else 0):
                 w = weights[label % weights.shape[0]]
                 if dual:
-                    bars = weight_bar[r] if owned else waste
+                    bar = bars.weights[r] if owned else bars.waste
                     _reverse_dual_lines(
-                        b[i], q[i], bars[label % bars.shape[0]], w, zeros, edges, r, i, label,
-                        tau, sigma, flush, lead[j - 1], slope, down, right, across,
-                        dots[1] if owned else unused,
+                        b[i], q[i], bar[label % bar.shape[0]], w, r, i, label, lead[j - 1], slope,
+                        dots[1] if owned else unused, problem,
                     )  # fmt: skip
                 if not primal:
                     continue
                 begin = zeros
                 if down.size > 2:
-                    _others(
-                        total, zeros, q[i, label], False, w, zeros, edges,
-                        r, label, ring[j], base, down, right, across,
-                    )  # fmt: skip
+                    _others(total, zeros, q[i, label], False, w, r, label, ring[j], problem)
                     begin = total
                 above = r - down[0]
                 _cotangent_line(
@@ -502,43 +546,46 @@ def retreat(
                     shifted(lead[j, r % depth, label], 0, columns),
                     q[i - down[0], label, 0] if above >= 0 else zeros,
                     _weight_row(w[0], zeros, edges[0, above]) if above >= 0 else zeros,
-                    q[i, label, 0], q[i, label, across], _weight_row(w[0], zeros, edges[0, r]),
-                    _weight_row(w[across], zeros, edges[across, r]), begin,
+                    Pair(q[i, label, 0], q[i, label, across]), _weights(problem, w, r), begin,
                     mean_bar[r, label] if mean_bar.shape[0] > 0 else zeros,
-                    new[label], old[label], sigma,
+                    new[label], old[label], problem.sigma,
                 )  # fmt: skip
             if to_steps and dual and owned:
-                _add_to(sums[1], dots[1])
+                _add_to(bars.sums[1], dots[1])
             if not primal:
                 if j < count and max(0, start - reach) <= r < start and down.size > 2:
-                    _fill_ring(q[i], False, weights, zeros, edges, r, ring[j], base, down)
+                    _fill_ring(q[i], False, r, ring[j], problem)
                 continue
             if to_steps and owned:
-                _add_to(sums[0], dots[0])
+                _add_to(bars.sums[0], dots[0])
             clear(total)
             for label in range(labels):
                 _centre_line(u_bar[label], new[label], inner, total)
             for label in range(labels):
                 # The gradient of the cost is fetched for two iterations at a time.
                 if owned and (j % 2 == 1 or j == count - 1):
-                    _slope_and_cost_line(
-                        s[i, label], cost_bar[r, label], one if j % 2 == 1 else zero,
-                        u_bar[label], new[label], total, shrink, flush,
+                    _slope_line(
+                        s[i, label], u_bar[label], new[label], total, problem.shrink,
+                        problem.flush, bars.cost[r, label], one if j % 2 == 1 else zero,
                     )  # fmt: skip
                 else:
-                    _slope_line(s[i, label], u_bar[label], new[label], total, shrink, flush)
-            if epsilon > 0:
+                    _slope_line(
+                        s[i, label], u_bar[label], new[label], total, problem.shrink,
+                        problem.flush, None, zero,
+                    )  # fmt: skip
+            if problem.epsilon > 0:
                 if to_steps and owned:
-                    a = tape[count - j, r]
+                    a, cost, epsilon = tape[count - j, r], problem.cost[r], problem.epsilon
                     clear(total)
                     for label in range(labels):
-                        _mean_force_line(total, new[label], cost[r, label], a[label], epsilon)
+                        _mean_force_line(total, new[label], cost[label], a[label], epsilon)
                     for label in range(labels):
-                        _force_sum_line(
-                            dots[2], s[i, label], cost[r, label], a[label], total, epsilon
-                        )
-                    _add_to(sums[2], dots[2])
+                        _force_sum_line(dots[2], s[i, label], cost[label], a[label], total, epsilon)
+                    _add_to(bars.sums[2], dots[2])
                 copy_line(new.reshape(new.size), before.reshape(before.size))
+
+
+# --- where a solve begins and ends ----------------------------------------------------------------
 
 
 @compiled
@@ -554,38 +601,29 @@ def recentre(rows):
 
 
 @compiled
-def soften(u, a, total, flush):
+def soften(u, a, total, tiny):
     """u = softmax(a) of mirror variables whose maximum over the labels is zero."""
     for i in range(u.shape[0]):
-        _soften_row(u[i], a[i], total, flush)
+        _soften_row(u[i], a[i], total, tiny)
 
 
 @line_function
-def _soften_line(u, a, total, flush):
+def _soften_line(u, a, total, tiny):
     distinct()
-    zero = u.dtype.type(0)
     for x in range(u.size):
-        y = exp(a[x])
-        y = y if y > flush else zero
+        y = flushed(exp(a[x]), tiny)
         u[x] = y
         total[x] += y
 
 
-@line_function
-def _scale_line(u, factor):
-    distinct()
-    for x in range(u.size):
-        u[x] *= factor[x]
-
-
 @compiled
-def _soften_row(u, a, total, flush):
+def _soften_row(u, a, total, tiny):
     clear(total)
     for label in range(u.shape[0]):
-        _soften_line(u[label], a[label], total, flush)
+        _soften_line(u[label], a[label], total, tiny)
     _invert_line(total)
     for label in range(u.shape[0]):
-        _scale_line(u[label], total)
+        scale_line(u[label], total)
 
 
 @compiled

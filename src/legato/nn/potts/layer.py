@@ -10,10 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from legato._support.checks import as_number
+from legato._support.checks import RANGE, as_number, require_range
+from legato._support.compiling import constant_when_compiled
 from legato._support.precision import full_precision
 from legato.errors import GradientError, InputError, StepError
 from legato.gradients import GradientStrategy, Unroll
+from legato.nn.fused.choice import KernelRegistry, require_known
+from legato.nn.fused.unrolling import require_strategy, schedule
 from legato.nn.inputs import (
     cheap_to_read,
     require_finite,
@@ -21,11 +24,15 @@ from legato.nn.inputs import (
     require_like,
     require_nonnegative,
 )
-from legato.nn.kernels.choice import require_known
-from legato.nn.kernels.neighbourhood import Offset, offsets
-from legato.nn.kernels.potts_choice import choose_kernel
-from legato.nn.kernels.potts_iterates import PottsIterates, canonical_weights
-from legato.nn.kernels.potts_reference import model, solve_implicitly
+from legato.nn.neighbourhood import Offset, offsets
+from legato.nn.potts.model import (
+    PottsFunction,
+    PottsIterates,
+    PottsSettings,
+    canonical_weights,
+    dual_shape,
+    model,
+)
 from legato.problems import Saddle
 
 LONG_SOLVE = 200
@@ -44,27 +51,28 @@ class PottsState(NamedTuple):
 
 @dataclass
 class PottsOutput:
-    """What :class:`Potts` returns; everything is attached to the graph but the gap.
+    """What :meth:`Potts.solve` returns; everything is attached to the graph but the gap.
 
-    ``probabilities`` is u, the last or the averaged iterate; ``state`` starts another solve;
-    ``kernel`` names the implementation that ran. The other fields are the data of the ``problem``
-    that was solved. What not everybody needs is computed when it is asked for.
-    Reference: :class:`Potts`.
+    ``x`` is u, the last or the averaged iterate; ``state`` starts another solve; ``kernel`` names
+    the implementation that ran. The other fields are the data of the ``problem`` that was solved.
+    What not everybody needs is computed when it is asked for. Reference: :class:`Potts`.
     """
 
-    probabilities: Tensor
+    x: Tensor
     state: PottsState
     kernel: str
     cost: Tensor
     weights: Tensor
     directions: tuple[Offset, ...]
     epsilon: float
+    averaged: int | None = None  # over how many iterates, if at all
 
     # Not cached: torch.compile does not see through cached properties.
     @property
     def log_probabilities(self) -> Tensor:
-        """log u of the last iterate: the log-softmax of its mirror variable, always finite."""
-        return torch.log_softmax(self.state.mirror, 1)
+        """log x, always finite: from the mirror variable where x itself has rounded to 0."""
+        last = torch.log_softmax(self.state.mirror, 1)
+        return last if self.averaged is None else _log_of_mean(self.x, last, self.averaged)
 
     @property
     def y(self) -> Tensor:
@@ -80,12 +88,23 @@ class PottsOutput:
     def gap(self) -> Tensor:
         """The primal–dual gap, summed over the batch: by at most this the energy is too large."""
         with torch.no_grad():
-            return self.problem.gap(self.probabilities, self.y)
+            return self.problem.gap(self.x, self.y)
 
     @cached_property
     def energy(self) -> Tensor:
         """⟨c, u⟩ + ‖W∇u‖₁ (+ ε Σ u log u), summed over the batch."""
-        return self.problem.objective(self.probabilities)
+        return self.problem.objective(self.x)
+
+
+def _log_of_mean(mean: Tensor, last: Tensor, count: int) -> Tensor:
+    """log((u¹ + … + uᴺ)/N) as a logsumexp of two: the last iterate, whose logarithm is known, and
+    the others, whose sum may have rounded to 0."""
+    last = last - math.log(count)
+    others = mean - last.exp()
+    # Below this the kernels have flushed iterates to 0, and their logarithms are not known.
+    known = others > 1e8 * torch.finfo(mean.dtype).tiny
+    logarithm = torch.where(known, others, 1).log().where(known, -math.inf)
+    return torch.logaddexp(logarithm, last)
 
 
 class Potts(nn.Module):
@@ -93,16 +112,38 @@ class Potts(nn.Module):
 
     .. math:: \min_{u ∈ Δ}\; ⟨c, u⟩ + ‖W∇u‖₁ \;(+\, ε \textstyle\sum u \log u)
 
-    ``forward(cost, weights)`` takes costs (B, L, H, W) or (B, L, D, H, W) and weights: None, a
-    scalar, or a tensor whose axes are those of (B, L, E, *spatial) or one, for E directions
-    (``neighbours`` 4: the axes; 8: and the diagonals, in the plane). Steps are τ = r/‖K‖ and
-    σ = 1/(r‖K‖) with ``balance`` r, learned if ``learn_balance``; ‖K‖ comes from the largest weight
-    of the batch, and its own dependence on the weights is not differentiated: the gradient is that
-    of the iteration with these steps held fixed. Give ``tau`` and ``sigma`` where a result must not
-    depend on the other images of a batch. Costs are float32 or float64, under autocast too.
-    ``gradient`` is Unroll (default; ``last``, ``checkpoint``), or, with ``epsilon`` > 0, any of
-    the fixed-point family. ``kernel`` overrides the choice among "triton", "numba", "reference".
+    It is a log-softmax that knows its neighbours: :class:`torch.nn.NLLLoss` follows it, and weights
+    of zero give log_softmax(−Nτc) for ε = 0 and the last iterate. The steps are τ = r/‖K‖ and
+    σ = 1/(r‖K‖); ‖K‖ comes from the largest weight of the batch, and its own dependence on the
+    weights is not differentiated: the gradient is that of the iteration with these steps held
+    fixed. Give ``tau`` and ``sigma`` where a result must not depend on the other images of a batch.
+
+    Args:
+        iterations (int): N, of the Bregman primal–dual method. Default: 100.
+        balance (float): r > 0, of primal to dual steps. Default: 1.
+        learn_balance (bool): makes r a parameter. Default: False.
+        tau (float, optional): fixed primal step; with ``sigma``, instead of ``balance``.
+        sigma (float, optional): fixed dual step.
+        neighbours (int): 4 couples along the axes, 8 along the diagonals of the plane as well.
+            Default: 4.
+        average (bool): takes the mean of all iterates instead of the last. Default: False.
+        epsilon (float): ε ≥ 0, of the entropy. Default: 0.
+        gradient (GradientStrategy, optional): ``Unroll()`` (``last``, ``checkpoint``) or, with
+            ε > 0, any of the fixed-point family. Default: ``Unroll()``.
+        kernel (str, optional): overrides the choice among "triton", "numba" and "reference".
+
+    Shape:
+        - cost: (B, L, H, W) or (B, L, D, H, W), float32 or float64 (under autocast too), with its
+          largest entry between 1e-15 and 1e15 (float64: 1e-140 and 1e140), or zero.
+        - weights: a scalar, or a tensor whose axes are those of (B, L, E, *spatial), for E
+          directions, or one; at most as large. Default: 1.
+        - output: like the cost.
+
     Reference: Section 7 of Ochs et al. (2016).
+
+    >>> cost, labels = torch.randn(2, 3, 8, 9), torch.zeros(2, 8, 9, dtype=torch.long)
+    >>> log_probabilities = lg.nn.Potts(iterations=20)(cost, 0.5)
+    >>> loss = torch.nn.functional.nll_loss(log_probabilities, labels)
     """
 
     log_balance: Tensor
@@ -150,15 +191,8 @@ class Potts(nn.Module):
         self._require_applicable()
 
     def _require_applicable(self) -> None:
-        if not isinstance(self.gradient, GradientStrategy):
-            raise InputError(
-                f"gradient must be a strategy such as Unroll(), not {self.gradient!r}."
-            )
+        require_strategy(self.gradient, "Potts")
         if isinstance(self.gradient, Unroll):
-            if self.gradient.checkpoint is not None and self.gradient.last is not None:
-                raise InputError("Potts takes Unroll(last=…) or Unroll(checkpoint=…), not both.")
-            if self.gradient.tol is not None:
-                raise InputError("Potts does not take Unroll(tol=…): choose last=K.")
             return
         if self.epsilon == 0:
             raise GradientError(
@@ -177,51 +211,43 @@ class Potts(nn.Module):
             f"epsilon={self.epsilon:g}, gradient={self.gradient!r}"
         )
 
-    def forward(
+    def forward(self, cost: Tensor, weights: Tensor | float | None = None) -> Tensor:
+        """log u, whose exponentials sum to one over the labels."""
+        output = self.solve(cost, weights)
+        with full_precision():
+            return output.log_probabilities
+
+    def solve(
         self, cost: Tensor, weights: Tensor | float | None = None, state: PottsState | None = None
     ) -> PottsOutput:
-        with full_precision():
-            return self._solve(cost, weights, state)
+        """The full record of a solve, from zero or from the ``state`` of an earlier one.
 
-    def _solve(
-        self, cost: Tensor, weights: Tensor | float | None, state: PottsState | None
-    ) -> PottsOutput:
-        _require_cost(cost, self.neighbours)
-        directions = offsets(cost.ndim - 2, self.neighbours)
-        w = _require_weights(weights, cost, len(directions))
-        state = _require_state(state, cost, len(directions))
-        tau, sigma = self._steps(w, len(directions), cost)
-        if isinstance(self.gradient, Unroll):
-            name, iterates = self._unroll(cost, w, tau, sigma, state)
-        else:
-            name = "reference"
-            problem = model(cost, w, directions, self.epsilon)
-            iterates = solve_implicitly(
-                problem, cost, tau, sigma, state, self.iterations, self.gradient
-            )
-        mean = iterates.mean
+        Returns:
+            PottsOutput: x (u), y (p), log_probabilities, state, gap, energy, problem, kernel.
+        """
+        with full_precision():
+            _require_cost(cost, self.neighbours)
+            directions = offsets(cost.ndim - 2, self.neighbours)
+            w = _require_weights(weights, cost, len(directions))
+            state = _require_state(state, cost, len(directions))
+            steps = self._steps(w, len(directions), cost)
+            start = (None, None) if state is None else (state.mirror, state.dual)
+            name, done = self._iterate(cost, w, *steps, *start)
         return PottsOutput(
-            probabilities=iterates.probabilities if mean is None else mean,
-            state=PottsState(iterates.mirror, iterates.dual),
+            x=done.probabilities if done.mean is None else done.mean,
+            state=PottsState(done.mirror, done.dual),
             kernel=name,
             cost=cost,
             weights=w,
             directions=directions,
             epsilon=self.epsilon,
+            averaged=None if done.mean is None else self.iterations,
         )
 
     def _steps(self, w: Tensor, directions: int, cost: Tensor) -> tuple[Tensor, Tensor]:
-        unit = 2 * math.sqrt(directions)
         largest = torch.linalg.vector_norm(w.detach(), math.inf)
         # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
-        tiny = 1e6 * torch.finfo(largest.dtype).tiny  # so that steps and their balance are numbers
-        norm = unit * nn.functional.threshold(largest, tiny, 1.0)
-        if cheap_to_read(norm) and not math.isfinite(as_number(norm)):
-            raise StepError(
-                f"The largest weight is {as_number(largest):g}, and ‖K‖ ≤ {unit:g} times that is "
-                f"no number of {norm.dtype}: no step fits. Divide cost and weights by such a "
-                "number, which changes no solution without epsilon, or use float64."
-            )
+        norm = 2 * math.sqrt(directions) * nn.functional.threshold(largest, 1 / RANGE[w.dtype], 1.0)
         if self.tau is not None and self.sigma is not None:
             tau, sigma = cost.new_full((), self.tau), cost.new_full((), self.sigma)
             _require_stable(tau, sigma, norm)
@@ -229,37 +255,87 @@ class Potts(nn.Module):
         r = self.log_balance.exp().to(cost)
         return r / norm, (r * norm).reciprocal()
 
-    def _unroll(
-        self, cost: Tensor, w: Tensor, tau: Tensor, sigma: Tensor, state: PottsState | None
+    def _iterate(
+        self,
+        cost: Tensor,
+        w: Tensor,
+        tau: Tensor,
+        sigma: Tensor,
+        mirror: Tensor | None,
+        dual: Tensor | None,
     ) -> tuple[str, PottsIterates]:
-        assert isinstance(self.gradient, Unroll)
+        if not isinstance(self.gradient, Unroll):
+            from legato.nn.potts.reference import iterate
+
+            settings = PottsSettings(self.iterations, self.neighbours, epsilon=self.epsilon)
+            tensors = (cost, w, tau, sigma, mirror, dual)
+            return "reference", iterate(tensors, settings, self.gradient)
         # ∂τ with entropy is ill-conditioned over long solves: fused kernels lose up to ten times
         # more of it than the engine does, 1e-4 at 500 iterations.
         long = self.iterations > LONG_SOLVE and self.epsilon > 0 and tau.requires_grad
-        precise = "reference" if long else None
-        name, kernel = choose_kernel(cost, self.kernel or precise)
-        mirror, dual = (None, None) if state is None else state
-        last, interval = self.gradient.last, self.gradient.checkpoint
-        settings = {"epsilon": self.epsilon, "neighbours": self.neighbours}
-        if last is not None and last < self.iterations:
+        name, kernel = choose_kernel(cost, self.kernel or ("reference" if long else None))
+        skipped, attached, checkpoint = schedule(self.gradient, self.iterations)
+        if skipped:
             if self.average:
                 raise GradientError("Unroll(last=K) and average=True cannot be combined.")
             with torch.no_grad():
                 early = kernel(
-                    cost, w, tau, sigma, mirror=mirror, dual=dual,
-                    iterations=self.iterations - last, **settings,
+                    cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=skipped,
+                    epsilon=self.epsilon, neighbours=self.neighbours,
                 )  # fmt: skip
             mirror, dual = early.mirror, early.dual
-            return name, kernel(
-                cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=last, **settings
-            )
-        if interval == "sqrt":
-            interval = math.ceil(math.sqrt(self.iterations))
-        assert not isinstance(interval, str)
         return name, kernel(
-            cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=self.iterations,
-            average=self.average, checkpoint=interval, **settings,
+            cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=attached,
+            average=self.average, checkpoint=checkpoint, epsilon=self.epsilon,
+            neighbours=self.neighbours,
         )  # fmt: skip
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+def _triton() -> PottsFunction:
+    from legato.nn.potts.triton.host import potts
+
+    return potts
+
+
+def _numba() -> PottsFunction:
+    from legato.nn.potts.numba import potts
+
+    return potts
+
+
+def _reference() -> PottsFunction:
+    from legato.nn.potts.reference import potts
+
+    return potts
+
+
+KERNELS = KernelRegistry(
+    title="the Potts layer",
+    data="cost",
+    triton_limit=64,
+    triton_limit_of="labels",
+    triton=_triton,
+    numba=_numba,
+    reference=_reference,
+)
+
+
+def choose_kernel(cost: Tensor, override: str | None = None) -> tuple[str, PottsFunction]:
+    """The name and function of the kernel for this cost."""
+    name = _choose(cost.device.type, int(cost.shape[1]), override)
+    return name, KERNELS.loaded[name]
+
+
+# torch.compile evaluates this once and takes the name for a constant, which it is.
+@constant_when_compiled
+def _choose(device: str, labels: int, override: str | None) -> str:
+    return KERNELS.choose(device, labels, override)
+
+
+# --- bad input ------------------------------------------------------------------------------------
 
 
 def _require_cost(cost: Tensor, neighbours: int) -> None:
@@ -283,6 +359,7 @@ def _require_cost(cost: Tensor, neighbours: int) -> None:
     if neighbours == 8 and cost.ndim == 5:
         raise InputError("8 neighbours exist in the plane only; use neighbours=4 for volumes.")
     require_finite(cost, "cost")
+    require_range(cost, "cost")
 
 
 def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: int) -> Tensor:
@@ -295,6 +372,7 @@ def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: i
     w = canonical_weights(weights, cost, directions)
     require_finite(w, "weights")
     require_nonnegative(w, "weights")
+    require_range(w, "weights", lower=False)
     return w
 
 
@@ -304,16 +382,16 @@ def _require_state(state: PottsState | None, cost: Tensor, directions: int) -> P
     parts = tuple(state) if isinstance(state, tuple) else ()
     if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         raise InputError("state must be a PottsState, such as the state of an earlier output.")
-    expected = (cost.shape, (*cost.shape[:2], directions, *cost.shape[2:]))
+    expected = (tuple(cost.shape), dual_shape(cost, directions))
     for name, tensor, shape in zip(("mirror", "dual"), parts, expected, strict=True):
         found = (tuple(tensor.shape), tensor.dtype, tensor.device)
-        if found != (tuple(shape), cost.dtype, cost.device):
+        if found != (shape, cost.dtype, cost.device):
             raise InputError(
                 f"The state's {name} variable has shape {found[0]}, {found[1]} on {found[2]}, but "
-                f"this cost needs {tuple(shape)}, {cost.dtype} on {cost.device}."
+                f"this cost needs {shape}, {cost.dtype} on {cost.device}."
             )
         require_finite(tensor, f"The state's {name} variable")
-    return state
+    return PottsState(*parts)
 
 
 def _require_stable(tau: Tensor, sigma: Tensor, norm: Tensor) -> None:

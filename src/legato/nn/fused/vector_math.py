@@ -69,13 +69,26 @@ def _add(typingctx, i, j):
 
 @intrinsic
 def _clamp(typingctx, x, limit):
-    """x, or ±limit beyond it: two selections, where `if` would make blocks."""
+    """x, or ±limit beyond it: two selections, where `if` would make blocks. NaN stays NaN."""
 
     def codegen(context, builder, signature, args):
         value, high = args
         low = builder.fneg(high)
-        value = builder.select(builder.fcmp_ordered(">", value, low), value, low)
-        return builder.select(builder.fcmp_ordered("<", value, high), value, high)
+        value = builder.select(builder.fcmp_ordered("<", value, low), low, value)
+        return builder.select(builder.fcmp_ordered(">", value, high), high, value)
+
+    return x(x, x), codegen
+
+
+@intrinsic
+def flushed(typingctx, x, least):
+    """x, or zero where |x| < least, before it becomes denormal. NaN stays NaN."""
+
+    def codegen(context, builder, signature, args):
+        value, least = args
+        size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [value.type]), [value])
+        small = builder.fcmp_ordered("<", size, least)
+        return builder.select(small, ir.Constant(value.type, 0.0), value)
 
     return x(x, x), codegen
 

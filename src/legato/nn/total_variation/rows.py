@@ -1,6 +1,6 @@
 """The dual FISTA iteration of total variation and its reverse sweep, row by row.
 
-As in `potts_rows` several iterations are in flight: iteration j works on row t − jM at time t, M
+As in `potts.rows` several iterations are in flight: iteration j works on row t − jM at time t, M
 being the reach of ∇ in rows, and updates its dual variable M rows behind. With a = p + β(p − p₋)
 
     primal(r):  a over p₋ in place, v = y − ∇ᵀa;     dual(r − M):  p⁺ = Π(a + α∇v) over a, in place
@@ -22,27 +22,76 @@ neighbour is a difference of something to itself, so p stays zero there, and nev
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from legato.nn.kernels.numba_rows import (
+from legato.nn.fused.rows import (
     MARGIN,
+    Pair,
+    add_line,
     clear,
     compiled,
     copy_line,
+    inlined,
     line_function,
+    scale_line,
     shifted,
     stream_line,
 )
-from legato.nn.kernels.vector_math import distinct
+from legato.nn.fused.vector_math import distinct, flushed
 
 BLOCK = 4
 """Rows that an iteration advances before the next one has its turn: fewer leave the nearest cache
 before they are needed again."""
 
 _BYTE = ir.IntType(8)
+
+
+class Problem(NamedTuple):
+    """One image in rows, its λ, and how its entries are projected.
+
+    image (rows, channels, columns), limits (kinds of direction, rows or 1, columns). A neighbour
+    lies `down` rows below or, in the direction `across`, in the next column; `edges` says which
+    rows have one. Entries that are `grouped` are projected together over the channels and, unless
+    `by_direction`, over the directions. Cotangents below `flush` become zero rather than denormal.
+    """
+
+    image: Any
+    limits: Any
+    edges: Any
+    down: Any
+    across: Any
+    width: Any
+    zeros: Any
+    alpha: Any
+    flush: Any
+    grouped: Any
+    by_direction: Any
+
+
+class Tape(NamedTuple):
+    """What was clipped, as codes, or where entries are grouped the points that were projected."""
+
+    codes: Any
+    points: Any
+
+
+class Gradients(NamedTuple):
+    """Σ w of the image's gradient, to be multiplied by α, that of λ, and of margins (to no use)."""
+
+    image: Any
+    limits: Any
+    waste: Any
+
+
+class Room(NamedTuple):
+    """Where a thread works: lines of v (or w) for each iteration in flight, and sums over groups."""
+
+    ring: Any
+    sums: Any
 
 
 @intrinsic
@@ -141,73 +190,43 @@ def _spread_across(v, here):
 
 
 @compiled
-def _primal_row(v, y, p, before, i, r, width, beta, down, across, zeros):
+def _primal_row(v, p, before, i, r, beta, problem):
     """a over p₋ and v = y − ∇ᵀa of one row; the column after the last repeats it."""
     channels, directions, columns = p.shape[1:]
+    down = problem.down
     for c in range(channels):
         line = shifted(v[c], 0, columns)
-        copy_line(line, y[c])
+        copy_line(line, problem.image[r, c])
         for e in range(directions):
             here = before[i, c, e]
             _ahead_line(p[i, c, e], here, beta)
-            if e == across:
+            if e == problem.across:
                 _spread_across(line, here)
             else:
                 inside = i >= down[e] and r >= down[e]
-                _spread_down(line, here, before[i - down[e], c, e] if inside else zeros)
-        v[c, MARGIN + width] = v[c, MARGIN + width - 1]
+                _spread_down(line, here, before[i - down[e], c, e] if inside else problem.zeros)
+        v[c, MARGIN + problem.width] = v[c, MARGIN + problem.width - 1]
+
+
+@inlined
+def _outside(square, limit, one):
+    """Whether a point with this |z|² lies outside its ball of radius λ, and |z| if it does."""
+    outside = square > limit * limit
+    return outside, math.sqrt(square if outside else one)
 
 
 @line_function
-def _advance_and_clip(
-    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
-    limit_down, limit_across, alpha, beta,
-):  # fmt: skip
-    """a and v of one row, and Π(a + α∇v) by clipping of the row above, for two directions."""
+def _step_line(v, y, p, before, above, here, beside, limit, limit_across, codes, points, numbers):
+    """a and v of one row, and Π(a + α∇v) of the row above, for two directions.
+
+    With `limit_across` the projection clips, and leaves in `codes` what was clipped; without it
+    discs have the radius `limit`, and the projected points are left in `points`. Numba removes the
+    branches on what is None.
+    """
     distinct()
-    left = v.dtype.type(0)
-    for x in range(v.size):
-        a = down[x] + beta * (down[x] - before_down[x])
-        b = across[x] + beta * (across[x] - before_across[x])
-        before_down[x] = a
-        before_across[x] = b
-        below = y[x] + (a - above_down[x]) + (b - left)
-        left = b
-        v[x] = below
-        above_down[x] = _clipped(above_down[x] + alpha * (below - here[x]), limit_down[x])
-        above_across[x] = _clipped(above_across[x] + alpha * (beside[x] - here[x]), limit_across[x])
-
-
-@line_function
-def _advance_and_clip_and_note(
-    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
-    limit_down, limit_across, alpha, beta, codes,
-):  # fmt: skip
-    """The same, leaving in `codes` what was clipped."""
-    distinct()
-    left = v.dtype.type(0)
-    for x in range(v.size):
-        a = down[x] + beta * (down[x] - before_down[x])
-        b = across[x] + beta * (across[x] - before_across[x])
-        before_down[x] = a
-        before_across[x] = b
-        below = y[x] + (a - above_down[x]) + (b - left)
-        left = b
-        v[x] = below
-        a = above_down[x] + alpha * (below - here[x])
-        b = above_across[x] + alpha * (beside[x] - here[x])
-        above_down[x] = _clipped(a, limit_down[x])
-        above_across[x] = _clipped(b, limit_across[x])
-        codes[x] = _joined(_code(a, limit_down[x]), _code(b, limit_across[x]), 2)
-
-
-@line_function
-def _advance_and_shrink(
-    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
-    limit, alpha, beta,
-):  # fmt: skip
-    """a and v of one row, and Π(a + α∇v) onto discs of the row above, for two directions."""
-    distinct()
+    down, across, before_down, before_across = p.down, p.across, before.down, before.across
+    above_down, above_across = above.down, above.across
+    alpha, beta = numbers
     left, one = v.dtype.type(0), v.dtype.type(1)
     for x in range(v.size):
         a = down[x] + beta * (down[x] - before_down[x])
@@ -219,81 +238,49 @@ def _advance_and_shrink(
         v[x] = below
         a = above_down[x] + alpha * (below - here[x])
         b = above_across[x] + alpha * (beside[x] - here[x])
-        square = a * a + b * b
-        outside = square > limit[x] * limit[x]
-        factor = limit[x] / math.sqrt(square if outside else one)
-        factor = factor if outside else one
-        above_down[x] = a * factor
-        above_across[x] = b * factor
-
-
-@line_function
-def _advance_and_shrink_and_note(
-    v, y, down, across, before_down, before_across, above_down, above_across, here, beside,
-    limit, alpha, beta, tape_down, tape_across,
-):  # fmt: skip
-    """The same, leaving the projected points on the tape."""
-    distinct()
-    left, one = v.dtype.type(0), v.dtype.type(1)
-    for x in range(v.size):
-        a = down[x] + beta * (down[x] - before_down[x])
-        b = across[x] + beta * (across[x] - before_across[x])
-        before_down[x] = a
-        before_across[x] = b
-        below = y[x] + (a - above_down[x]) + (b - left)
-        left = b
-        v[x] = below
-        a = above_down[x] + alpha * (below - here[x])
-        b = above_across[x] + alpha * (beside[x] - here[x])
-        tape_down[x] = a
-        tape_across[x] = b
-        square = a * a + b * b
-        outside = square > limit[x] * limit[x]
-        factor = limit[x] / math.sqrt(square if outside else one)
-        factor = factor if outside else one
-        above_down[x] = a * factor
-        above_across[x] = b * factor
+        if limit_across is not None:
+            above_down[x] = _clipped(a, limit[x])
+            above_across[x] = _clipped(b, limit_across[x])
+            if codes is not None:
+                codes[x] = _joined(_code(a, limit[x]), _code(b, limit_across[x]), 2)
+        else:
+            if points is not None:
+                points.down[x] = a
+                points.across[x] = b
+            outside, size = _outside(a * a + b * b, limit[x], one)
+            factor = limit[x] / size
+            factor = factor if outside else one
+            above_down[x] = a * factor
+            above_across[x] = b * factor
 
 
 @compiled
-def _both_rows(
-    y, p, before, i, r, width, limits, alpha, beta, v, codes, points, keep, grouped, sums
-):  # fmt: skip
+def _both_rows(p, before, i, r, v, codes, points, keep, beta, sums, problem):
     """The primal update of row r and the dual one of the row above at once: two directions, one
     channel."""
-    columns, depth = p.shape[3], v.shape[0]
-    kinds, at = limits.shape[0], (r - 1) % limits.shape[1]
-    line = shifted(v[r % depth, 0], 0, columns)
+    columns, depth, limits = p.shape[3], v.shape[0], problem.limits
+    at = (r - 1) % limits.shape[1]
+    line, y = shifted(v[r % depth, 0], 0, columns), problem.image[r, 0]
     here = shifted(v[(r - 1) % depth, 0], 0, columns)
     beside = shifted(v[(r - 1) % depth, 0], 1, columns)
-    down, across = p[i, 0, 0], p[i, 0, 1]
-    before_down, before_across = before[i, 0, 0], before[i, 0, 1]
-    above_down, above_across = before[i - 1, 0, 0], before[i - 1, 0, 1]
-    first, second = limits[0, at], limits[1 % kinds, at]
-    if not grouped and keep:
-        _advance_and_clip_and_note(
-            line, y, down, across, before_down, before_across, above_down, above_across, here,
-            beside, first, second, alpha, beta, codes,
-        )  # fmt: skip
-    elif not grouped:
-        _advance_and_clip(
-            line, y, down, across, before_down, before_across, above_down, above_across, here,
-            beside, first, second, alpha, beta,
-        )  # fmt: skip
+    now, last = Pair(p[i, 0, 0], p[i, 0, 1]), Pair(before[i, 0, 0], before[i, 0, 1])
+    above = Pair(before[i - 1, 0, 0], before[i - 1, 0, 1])
+    limit, other = limits[0, at], limits[1 % limits.shape[0], at]
+    numbers = (problem.alpha, beta)
+    if not problem.grouped and keep:
+        _step_line(line, y, now, last, above, here, beside, limit, other, codes, None, numbers)
+    elif not problem.grouped:
+        _step_line(line, y, now, last, above, here, beside, limit, other, None, None, numbers)
     elif keep:
         # By way of the cache: written directly, the tape's old contents would be read first.
-        _advance_and_shrink_and_note(
-            line, y, down, across, before_down, before_across, above_down, above_across, here,
-            beside, first, alpha, beta, sums[0, 0], sums[1, 0],
-        )  # fmt: skip
-        stream_line(points[0, 0], sums[0, 0])
-        stream_line(points[0, 1], sums[1, 0])
+        found = Pair(sums[0, 0], sums[1, 0])
+        _step_line(line, y, now, last, above, here, beside, limit, None, None, found, numbers)
+        stream_line(points[0, 0], found.down)
+        stream_line(points[0, 1], found.across)
     else:
-        _advance_and_shrink(
-            line, y, down, across, before_down, before_across, above_down, above_across, here,
-            beside, first, alpha, beta,
-        )  # fmt: skip
-    v[r % depth, 0, MARGIN + width] = v[r % depth, 0, MARGIN + width - 1]
+        _step_line(line, y, now, last, above, here, beside, limit, None, None, None, numbers)
+    end = MARGIN + problem.width
+    v[r % depth, 0, end] = v[r % depth, 0, end - 1]
 
 
 @line_function
@@ -331,26 +318,17 @@ def _factor_line(square, limit):
     distinct()
     one = square.dtype.type(1)
     for x in range(square.size):
-        outside = square[x] > limit[x] * limit[x]
-        factor = limit[x] / math.sqrt(square[x] if outside else one)
+        outside, size = _outside(square[x], limit[x], one)
+        factor = limit[x] / size
         square[x] = factor if outside else one
 
 
-@line_function
-def _scale_line(z, factor):
-    distinct()
-    for x in range(z.size):
-        z[x] *= factor[x]
-
-
 @compiled
-def _dual_row(
-    a, v, r, edges, limits, alpha, down, across, codes, points, keep, grouped, by_direction, sums
-):  # fmt: skip
-    """p⁺ = Π(a + α∇v) of one row, over a. `grouped`: entries are projected together over the
-    channels and, unless `by_direction`, over the directions."""
+def _dual_row(a, v, r, codes, points, keep, sums, problem):
+    """p⁺ = Π(a + α∇v) of one row, over a."""
     channels, directions, columns = a.shape
-    depth = v.shape[0]
+    depth, limits = v.shape[0], problem.limits
+    grouped, by_direction, alpha = problem.grouped, problem.by_direction, problem.alpha
     # One index at a time: a slice along the directions would leave lines with a stride.
     kinds, at = limits.shape[0], r % limits.shape[1]
     if grouped:
@@ -362,10 +340,11 @@ def _dual_row(
         here = shifted(v[r % depth, c], 0, columns)
         for e in range(directions):
             z = a[c, e]
-            if e == across:
+            if e == problem.across:
                 _rise_line(z, here, shifted(v[r % depth, c], 1, columns), alpha)
-            elif edges[e, r]:
-                _rise_line(z, here, shifted(v[(r + down[e]) % depth, c], 0, columns), alpha)
+            elif problem.edges[e, r]:
+                below = shifted(v[(r + problem.down[e]) % depth, c], 0, columns)
+                _rise_line(z, here, below, alpha)
             if grouped:
                 _add_square(sums[0, e if by_direction else 0], z)
                 if keep:
@@ -380,25 +359,23 @@ def _dual_row(
             _factor_line(sums[0, g], limits[g % kinds, at])
         for c in range(channels):
             for e in range(directions):
-                _scale_line(a[c, e], sums[0, e if by_direction else 0])
+                scale_line(a[c, e], sums[0, e if by_direction else 0])
 
 
 @compiled
-def advance(
-    p, before, first_row, own, width, image, limits, edges, betas, alpha, down, across,
-    codes, points, keep, grouped, by_direction, zeros, ring, sums,
-):  # fmt: skip
-    """As many iterations as there are betas, on the rows `own` of a band that starts at
-    `first_row`, in place: after an odd number of them p and p₋ have changed places.
+def forward_steps(p, before, span, betas, problem, tape, keep, room):
+    """As many iterations as there are betas, on the rows that a band owns, in place: after an odd
+    number of them p and p₋ have changed places.
 
-    The rows beyond `own` are a margin that shrinks by the reach of ∇ with every iteration; only
-    rows of `own` are written to the tape, which is `codes` or, where entries are grouped, `points`.
+    The rows beyond are a margin that shrinks by the reach of ∇ with every iteration; only owned
+    rows are written to the tape.
     """
-    count, rows = betas.size, edges.shape[1]
+    count, rows = span.count, problem.edges.shape[1]
+    ring, sums = room
     depth = ring.shape[1]
     reach = depth - 1
-    low, high = own
-    simple = p.shape[1] == 1 and p.shape[2] == 2 and not (grouped and by_direction)
+    low, high, grouped = span.low, span.high, problem.grouped
+    simple = p.shape[1] == 1 and p.shape[2] == 2 and not (grouped and problem.by_direction)
     clear(ring)
     for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
         if begin - count * reach >= high:
@@ -409,29 +386,23 @@ def advance(
                 start = max(0, low - (count - 1 - j) * reach)
                 stop = min(rows, high + (count - 1 - j) * reach)
                 now, new = (p, before) if j % 2 == 0 else (before, p)
-                behind = r - reach
+                behind, i = r - reach, r - span.first
                 ahead = max(0, start - reach) <= r < min(rows, stop + reach)
                 follows = start <= behind < stop
                 noted = keep and low <= behind < high
                 code, point = noted and not grouped, noted and grouped
-                some_codes = codes[j if code else 0, behind if code else 0]
-                some_points = points[j if point else 0, behind if point else 0]
+                codes = tape.codes[j if code else 0, behind if code else 0]
+                points = tape.points[j if point else 0, behind if point else 0]
                 if simple and ahead and follows:
                     _both_rows(
-                        image[r, 0], now, new, r - first_row, r, width, limits, alpha, betas[j],
-                        ring[j], some_codes, some_points, noted, grouped, sums,
-                    )  # fmt: skip
+                        now, new, i, r, ring[j], codes, points, noted, betas[j], sums, problem
+                    )
                     continue
                 if ahead:
-                    _primal_row(
-                        ring[j, r % depth], image[r], now, new, r - first_row, r, width, betas[j],
-                        down, across, zeros,
-                    )  # fmt: skip
+                    _primal_row(ring[j, r % depth], now, new, i, r, betas[j], problem)
                 if follows:
-                    _dual_row(
-                        new[behind - first_row], ring[j], behind, edges, limits, alpha, down,
-                        across, some_codes, some_points, noted, grouped, by_direction, sums,
-                    )  # fmt: skip
+                    a = new[i - reach]
+                    _dual_row(a, ring[j], behind, codes, points, noted, sums, problem)
 
 
 @compiled
@@ -447,25 +418,29 @@ def residual(u, image, p, first, last, down, across):
                 elif r >= down[e]:
                     _spread_down(u[r, c], p[r, c, e], p[r - down[e], c, e])
                 else:
-                    _add_line(u[r, c], p[r, c, e])
-
-
-@line_function
-def _add_line(total, x_line):
-    distinct()
-    for x in range(total.size):
-        total[x] += x_line[x]
+                    add_line(u[r, c], p[r, c, e])
 
 
 # --- the reverse sweep ----------------------------------------------------------------------------
 
 
 @line_function
-def _unclip_lines(w, down, across, above, codes):
-    """z̄ over q for two directions at once, and w = ∇ᵀz̄."""
+def _unclip_lines(w, q, above, codes, bar, bar_across):
+    """z̄ over q for two directions at once, and w = ∇ᵀz̄.
+
+    Adds to the gradient of λ: to `bar`, unless that is None, and for the direction across to
+    `bar_across`, unless both share λ.
+    """
     distinct()
+    down, across = q.down, q.across
     left = w.dtype.type(0)
     for x in range(w.size):
+        if bar is not None:
+            if bar_across is not None:
+                bar[x] += _pushed(codes[x], 0, down[x])
+                bar_across[x] += _pushed(codes[x], 2, across[x])
+            else:
+                bar[x] += _pushed(codes[x], 0, down[x]) + _pushed(codes[x], 2, across[x])
         y = _kept(codes[x], 0, down[x])
         z = _kept(codes[x], 2, across[x])
         down[x] = y
@@ -475,47 +450,16 @@ def _unclip_lines(w, down, across, above, codes):
 
 
 @line_function
-def _unclip_and_weigh_lines(w, down, across, above, codes, bar_down, bar_across):
-    """The same, adding to the gradient of λ for each direction."""
-    distinct()
-    left = w.dtype.type(0)
-    for x in range(w.size):
-        bar_down[x] += _pushed(codes[x], 0, down[x])
-        bar_across[x] += _pushed(codes[x], 2, across[x])
-        y = _kept(codes[x], 0, down[x])
-        z = _kept(codes[x], 2, across[x])
-        down[x] = y
-        across[x] = z
-        w[x] = above[x] - y + left - z
-        left = z
-
-
-@line_function
-def _unclip_and_weigh_both_lines(w, down, across, above, codes, bar):
-    """The same, where both directions share λ."""
-    distinct()
-    left = w.dtype.type(0)
-    for x in range(w.size):
-        bar[x] += _pushed(codes[x], 0, down[x]) + _pushed(codes[x], 2, across[x])
-        y = _kept(codes[x], 0, down[x])
-        z = _kept(codes[x], 2, across[x])
-        down[x] = y
-        across[x] = z
-        w[x] = above[x] - y + left - z
-        left = z
-
-
-@line_function
-def _unshrink_lines(w, down, across, above, point_down, point_across, limit, bar):
+def _unshrink_lines(w, q, above, point, limit, bar):
     """z̄ = (λ/|z|)(q − n⟨n, q⟩) where z left its disc, q elsewhere; n = z/|z|; and w = ∇ᵀz̄."""
     distinct()
+    down, across, point_down, point_across = q.down, q.across, point.down, point.across
     zero, one = w.dtype.type(0), w.dtype.type(1)
     left = zero
     for x in range(w.size):
         y, z = point_down[x], point_across[x]
-        square = y * y + z * z
-        outside = square > limit[x] * limit[x]
-        inverse = one / math.sqrt(square if outside else one)
+        outside, size = _outside(y * y + z * z, limit[x], one)
+        inverse = one / size
         y = y * inverse
         z = z * inverse
         along = y * down[x] + z * across[x]
@@ -559,8 +503,8 @@ def _turn_line(square, dot, limit, bar):
     distinct()
     zero, one = square.dtype.type(0), square.dtype.type(1)
     for x in range(square.size):
-        outside = square[x] > limit[x] * limit[x]
-        inverse = one / math.sqrt(square[x] if outside else one)
+        outside, size = _outside(square[x], limit[x], one)
+        inverse = one / size
         along = dot[x] * inverse
         along = along if outside else zero
         factor = limit[x] * inverse
@@ -578,29 +522,27 @@ def _unshrink_line(q, point, factor, pull):
 
 
 @compiled
-def _reverse_primal_row(
-    w, q, i, r, width, limits, codes, points, bar, weigh, grouped, by_direction, down, across,
-    zeros, sums,
-):  # fmt: skip
+def _reverse_primal_row(w, q, i, r, codes, points, bar, weigh, sums, problem):
     """z̄ = Π'ᵀq over q and w = ∇ᵀz̄ of one row; adds to the gradient of λ if `weigh`."""
     channels, directions, columns = q.shape[1:]
+    limits, down, zeros, end = problem.limits, problem.down, problem.zeros, MARGIN + problem.width
+    grouped, by_direction = problem.grouped, problem.by_direction
     # One index at a time: a slice along the directions would leave lines with a stride.
     kinds, at = limits.shape[0], r % limits.shape[1]
     if directions == 2 and channels == 1 and not (grouped and by_direction):
         line = shifted(w[0], 0, columns)
         above = q[i - 1, 0, 0] if i >= 1 and r >= 1 else zeros
-        here, beside = q[i, 0, 0], q[i, 0, 1]
+        both = Pair(q[i, 0, 0], q[i, 0, 1])
         if grouped:
-            _unshrink_lines(
-                line, here, beside, above, points[0, 0], points[0, 1], limits[0, at], bar[0]
-            )
+            found = Pair(points[0, 0], points[0, 1])
+            _unshrink_lines(line, both, above, found, limits[0, at], bar[0])
         elif not weigh:
-            _unclip_lines(line, here, beside, above, codes)
+            _unclip_lines(line, both, above, codes, None, None)
         elif bar.shape[0] == 2:
-            _unclip_and_weigh_lines(line, here, beside, above, codes, bar[0], bar[1])
+            _unclip_lines(line, both, above, codes, bar[0], bar[1])
         else:
-            _unclip_and_weigh_both_lines(line, here, beside, above, codes, bar[0])
-        w[0, MARGIN + width] = w[0, MARGIN + width - 1]
+            _unclip_lines(line, both, above, codes, bar[0], None)
+        w[0, end] = w[0, end - 1]
         return
     if grouped:
         clear(sums)
@@ -623,12 +565,12 @@ def _reverse_primal_row(
                     _weigh_line(bar[e % bar.shape[0]], here, codes, 2 * e)
                 _unclip_line(here, codes, 2 * e)
             # ∇ᵀ has the opposite sign of what is spread to v.
-            if e == across:
+            if e == problem.across:
                 _gather_across(line, here)
             else:
                 inside = i >= down[e] and r >= down[e]
                 _spread_down(line, q[i - down[e], c, e] if inside else zeros, here)
-        w[c, MARGIN + width] = w[c, MARGIN + width - 1]
+        w[c, end] = w[c, end - 1]
 
 
 @line_function
@@ -641,71 +583,69 @@ def _gather_across(w, here):
         left = here[x]
 
 
+@inlined
+def _shared_out(q, before, rise, alpha, beta, flush):
+    """The cotangents of p and p₋ from z̄ and ∇w."""
+    a = flushed(q - alpha * rise, flush)
+    return before + (a + beta * a), -beta * a
+
+
 @line_function
-def _share_lines(down, across, before_down, before_across, here, below, beside, alpha, beta, flush):
+def _share_lines(q, before, here, below, beside, alpha, beta, flush):
     """The cotangents of p and p₋ from z̄ and w, for two directions at once."""
     distinct()
-    zero = down.dtype.type(0)
-    for x in range(down.size):
-        a = down[x] - alpha * (below[x] - here[x])
-        b = across[x] - alpha * (beside[x] - here[x])
-        a = a if abs(a) > flush else zero
-        b = b if abs(b) > flush else zero
-        down[x] = before_down[x] + (a + beta * a)
-        across[x] = before_across[x] + (b + beta * b)
-        before_down[x] = -beta * a
-        before_across[x] = -beta * b
+    down, across, before_down, before_across = q.down, q.across, before.down, before.across
+    for x in range(here.size):
+        y, z = _shared_out(down[x], before_down[x], below[x] - here[x], alpha, beta, flush)
+        down[x] = y
+        before_down[x] = z
+        y, z = _shared_out(across[x], before_across[x], beside[x] - here[x], alpha, beta, flush)
+        across[x] = y
+        before_across[x] = z
 
 
 @line_function
 def _share_line(q, before, here, there, alpha, beta, flush):
     """The same, for one direction."""
     distinct()
-    zero = q.dtype.type(0)
     for x in range(q.size):
-        a = q[x] - alpha * (there[x] - here[x])
-        a = a if abs(a) > flush else zero
-        q[x] = before[x] + (a + beta * a)
-        before[x] = -beta * a
+        y, z = _shared_out(q[x], before[x], there[x] - here[x], alpha, beta, flush)
+        q[x] = y
+        before[x] = z
 
 
 @compiled
-def _reverse_dual_row(q, before, w, r, edges, alpha, beta, flush, down, across):
+def _reverse_dual_row(q, before, w, r, beta, problem):
     """From z̄ to the cotangents of p and p₋: ā = z̄ − α∇w, (1 + β)ā and −βā."""
     channels, directions, columns = q.shape
-    depth = w.shape[0]
+    depth, edges, down = w.shape[0], problem.edges, problem.down
+    alpha, flush = problem.alpha, problem.flush
     for c in range(channels):
         line = w[r % depth, c]
         here, beside = shifted(line, 0, columns), shifted(line, 1, columns)
         if directions == 2:
+            below = shifted(w[(r + 1) % depth, c], 0, columns) if edges[0, r] else here
             _share_lines(
-                q[c, 0], q[c, 1], before[c, 0], before[c, 1], here,
-                shifted(w[(r + 1) % depth, c], 0, columns) if edges[0, r] else here,
-                beside, alpha, beta, flush,
+                Pair(q[c, 0], q[c, 1]), Pair(before[c, 0], before[c, 1]), here, below, beside,
+                alpha, beta, flush,
             )  # fmt: skip
             continue
         for e in range(directions):
             there = beside
-            if e != across:
+            if e != problem.across:
                 there = shifted(w[(r + down[e]) % depth, c], 0, columns) if edges[e, r] else here
             _share_line(q[c, e], before[c, e], here, there, alpha, beta, flush)
 
 
 @compiled
-def retreat(
-    q, before, first_row, own, width, limits, edges, betas, alpha, flush, down, across,
-    codes, points, image_bar, limit_bar, weigh, grouped, by_direction, zeros, ring, sums, waste,
-):  # fmt: skip
-    """As many iterations of the reverse sweep as there are betas, in place.
-
-    `image_bar` collects Σ w, to be multiplied by α. Rows of the margin leave the gradients of their
-    λ in `waste`.
-    """
-    count, rows = betas.size, edges.shape[1]
+def reverse_steps(q, before, span, betas, problem, tape, bars, weigh, room):
+    """As many iterations of the reverse sweep as there are betas, in place."""
+    count, rows = span.count, problem.edges.shape[1]
+    ring, sums = room
     depth = ring.shape[1]
     reach = depth - 1
     channels, columns = q.shape[1], q.shape[3]
-    low, high = own
+    low, high, grouped = span.low, span.high, problem.grouped
     clear(ring)
     for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
         if begin - count * reach >= high:
@@ -716,33 +656,23 @@ def retreat(
                 r = t - j * reach
                 start = max(0, low - k * reach)
                 stop = min(rows, high + k * reach)
+                i = r - span.first
                 if max(0, start - reach) <= r < min(rows, stop + reach):
                     owned = low <= r < high
                     _reverse_primal_row(
-                        ring[j, r % depth], q, r - first_row, r, width, limits,
-                        codes[0 if grouped else k, 0 if grouped else r],
-                        points[k if grouped else 0, r if grouped else 0],
-                        limit_bar[r] if owned else waste, weigh, grouped, by_direction, down,
-                        across, zeros, sums,
+                        ring[j, r % depth], q, i, r,
+                        tape.codes[0 if grouped else k, 0 if grouped else r],
+                        tape.points[k if grouped else 0, r if grouped else 0],
+                        bars.limits[r] if owned else bars.waste, weigh, sums, problem,
                     )  # fmt: skip
                     if owned:
                         for c in range(channels):
-                            _add_line(image_bar[r, c], shifted(ring[j, r % depth, c], 0, columns))
+                            line = shifted(ring[j, r % depth, c], 0, columns)
+                            add_line(bars.image[r, c], line)
                 behind = r - reach
                 if start <= behind < stop:
-                    i = behind - first_row
-                    _reverse_dual_row(
-                        q[i],
-                        before[i],
-                        ring[j],
-                        behind,
-                        edges,
-                        alpha,
-                        betas[k],
-                        flush,
-                        down,
-                        across,
-                    )
+                    above = i - reach
+                    _reverse_dual_row(q[above], before[above], ring[j], behind, betas[k], problem)
 
 
 @compiled

@@ -8,12 +8,34 @@ Fields are (rows, …, columns), the columns padded to whole vectors; rings of r
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from numba import njit
 
-from legato.nn.kernels.vector_math import distinct, stream
+from legato.nn.fused.vector_math import distinct, stream
 
 MARGIN = 16
 """Columns on either side of a ring's rows, so that x ± 1 needs no test."""
+
+
+class Pair(NamedTuple):
+    """Lines of the direction that leads down, and of the one to the next column."""
+
+    down: Any
+    across: Any
+
+
+class Span(NamedTuple):
+    """The rows a band owns, low ≤ r < high, its first row, and how many iterations are to be run.
+
+    The first row lies above the rows that it owns: a margin that other bands bring up to date.
+    """
+
+    first: Any
+    low: Any
+    high: Any
+    count: Any
+
 
 # Without the run-time's reference counts: every slice would pay two atomic operations, on counters
 # that all threads share.
@@ -39,6 +61,20 @@ def copy_line(row, source):
     distinct()
     for x in range(row.size):
         row[x] = source[x]
+
+
+@line_function
+def add_line(total, source):
+    distinct()
+    for x in range(total.size):
+        total[x] += source[x]
+
+
+@line_function
+def scale_line(row, factor):
+    distinct()
+    for x in range(row.size):
+        row[x] *= factor[x]
 
 
 @line_function

@@ -15,17 +15,20 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from legato.nn.kernels import numba_rows
-from legato.nn.kernels.buffer_pool import BufferPool
-from legato.nn.kernels.neighbourhood import offsets
-from legato.nn.kernels.workers import Workers
+from legato.nn.fused import rows
+from legato.nn.fused.buffer_pool import BufferPool
+from legato.nn.fused.workers import Workers
+from legato.nn.neighbourhood import offsets
 
 Array = NDArray[Any]
 
 VECTOR = 16
 """Columns are padded to a multiple of this, the widest vector in float32."""
+
+PAGE, APART = 4096, 256
+"""Bytes. Rows whose distance modulo PAGE is below APART stall: a load waits for an earlier store
+whose address differs by a multiple of a page."""
 
 CACHE = 480 * 1024
 """Bytes that one thread's window of rows may take: half of a core's second-level cache."""
@@ -39,9 +42,23 @@ workers = Workers()
 pool = BufferPool(POOLED)
 
 
+def padded(width: int, dtype: torch.dtype, lines: int = 0) -> int:
+    """Columns for so many pixels: whole vectors, and rows of so many lines not a page apart."""
+    columns = -(-width // VECTOR) * VECTOR
+    while (row := lines * columns * dtype.itemsize) > PAGE - APART and (
+        min(row % PAGE, -row % PAGE) < APART
+    ):
+        columns += VECTOR
+    return columns
+
+
 @dataclass(frozen=True)
 class Layout:
-    """How a batch of images lies in rows, and how the rows are shared out."""
+    """How a batch of images lies in rows, and how the rows are shared out.
+
+    ``lines`` is how many lines lie between a row that is read and one that is written just before,
+    zero where that does not happen.
+    """
 
     batch: int
     labels: int
@@ -49,6 +66,7 @@ class Layout:
     neighbours: int
     dtype: torch.dtype
     threads: int
+    lines: int = 0
 
     @cached_property
     def directions(self) -> tuple[tuple[int, ...], ...]:
@@ -60,7 +78,7 @@ class Layout:
 
     @cached_property
     def columns(self) -> int:
-        return -(-self.spatial[-1] // VECTOR) * VECTOR
+        return padded(self.spatial[-1], self.dtype, self.lines)
 
     @cached_property
     def down(self) -> Array:
@@ -169,6 +187,11 @@ class Bands:
         """Call task(band, lane) for every band."""
         workers(task, self.tasks, self.lanes)
 
+    def span(self, i: int, count: int) -> rows.Span:
+        """The rows of band i, for so many iterations."""
+        low, high = self.layout.owned[i]
+        return rows.Span(self.first[i], low, high, count)
+
     def field(self, directions: int = 0) -> Array:
         """Room for a field; what is in it is arbitrary."""
         layout = self.layout
@@ -177,7 +200,7 @@ class Bands:
 
     def field_with_margins(self) -> tuple[Array, Array]:
         """A field, and its bands as flat arrays with margins, all zero."""
-        layout, margin = self.layout, numba_rows.MARGIN
+        layout, margin = self.layout, rows.MARGIN
         shape = (self.tasks, self.height, layout.labels, layout.columns)
         flat = taken((self.tasks, math.prod(shape[1:]) + 2 * margin), layout.dtype)
         self.each(lambda i, lane: flat[i].fill(0))
@@ -196,18 +219,16 @@ class Bands:
         (low, high), first = self.layout.owned[i], self.first[i]
         whole[i // self.layout.bands, low:high] = field[i, low - first : high - first]
 
+    def whole(self, field: Array) -> Array:
+        """A field of the bands as whole images."""
+        layout = self.layout
+        whole = taken((layout.batch, layout.rows, *field.shape[2:]), layout.dtype)
+        self.each(lambda i, lane: self.gather(i, whole, field))
+        return whole
+
     def exchange(self, *fields: Array) -> None:
         """Bring the margins of all bands up to date."""
         if self.layout.bands > 1:
             for field in fields:
                 flat = field.reshape(*field.shape[:2], -1)
-                numba_rows.exchange(
-                    flat, self.first, self.layout.owned, self.layout.bands, self.margin
-                )
-
-
-def unit_of(bars: Sequence[Tensor | None]) -> float:
-    """A power of two near the largest cotangent: dividing by it makes the flush thresholds fit."""
-    arrays = [bar.detach().numpy() for bar in bars if bar is not None]
-    largest = max((max(float(x.max()), -float(x.min())) for x in arrays if x.size), default=0.0)
-    return 2.0 ** round(math.log2(largest)) if 0 < largest < math.inf else 1.0
+                rows.exchange(flat, self.first, self.layout.owned, self.layout.bands, self.margin)
