@@ -10,10 +10,10 @@ from torch import Tensor
 
 from legato.errors import LegatoError
 from legato.nn import Potts
-from legato.nn.kernels.potts_iterates import PottsIterates
-from legato.nn.kernels.potts_reference import potts as reference
+from legato.nn.potts.model import PottsIterates
+from legato.nn.potts.reference import potts as reference
 
-fused = pytest.importorskip("legato.nn.kernels.potts_numba").potts
+fused = pytest.importorskip("legato.nn.potts.numba").potts
 
 Solver = Callable[..., PottsIterates]
 
@@ -64,7 +64,7 @@ def test_cotangents_of_saturated_pixels_do_not_drift() -> None:
 
 
 def solve(cost: Tensor, kernel: str) -> Tensor:
-    return Potts(4, kernel=kernel)(cost).probabilities.square().sum()
+    return Potts(4, kernel=kernel)(cost).exp().square().sum()
 
 
 def require_right_or_refused(derivative: Callable[[str], Tensor]) -> None:

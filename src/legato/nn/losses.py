@@ -20,7 +20,8 @@ def softmax_loss(
 
     .. math:: \log \sum_k e^{u_i^k} − u_i^{g_i}
 
-    It takes log u, such as :class:`Potts` returns. With 3 labels it lies in [0.551445, 1.551445]. Reference: Section 7.2 of Ochs et al. (2016).
+    It takes log u, such as :class:`Potts` returns.
+    With 3 labels it lies in [0.551445, 1.551445]. Reference: Section 7.2 of Ochs et al. (2016).
     """
     target = _require_target(log_probabilities, target, ignore_index)
     return F.cross_entropy(

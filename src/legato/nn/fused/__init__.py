@@ -1,1 +1,1 @@
-"""What fused layers share: one operator for torch, the choice of a kernel, bands of rows, replay."""
+"""What fused layers share: an operator for torch, the choice of a kernel, rows, replay."""

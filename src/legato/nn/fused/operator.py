@@ -119,7 +119,8 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
         wanted = list(ctx.needs_input_grad[0])
         found = reverse(arrived, tensors, outputs, tape, ctx.sizes, ctx.numbers, wanted)
         gradients = [g if yes else None for g, yes in zip(found, wanted, strict=True)]
-        return gradients, None, None, None
+        # torch takes an empty list for one of tensors.
+        return gradients, None, None if ctx.numbers else [], None
 
     def no_second(ctx: Any, *bars: Any) -> NoReturn:
         refuse(kernel.title, "second derivatives")

@@ -12,9 +12,10 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -24,6 +25,22 @@ from torch import Tensor
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 TABLE = 23
 """Entries of a table, used or not."""
+
+Entries = Mapping[Any, Tensor | int]
+"""Tensors, addresses or bits of a number, by slot: constants such as `COST = tl.constexpr(0)`."""
+
+
+def make_slots() -> tuple[tl.constexpr, ...]:
+    """Numbers for the slots of a table, as constants that kernels may name."""
+    return tuple(tl.constexpr(i) for i in range(TABLE))
+
+
+def addresses(entries: Entries, default: Tensor) -> list[int]:
+    """The table as numbers; what is absent has an address that may be read."""
+    table = [default.data_ptr()] * TABLE
+    for slot, entry in entries.items():
+        table[slot.value] = entry.data_ptr() if isinstance(entry, Tensor) else entry
+    return table
 
 
 @cache

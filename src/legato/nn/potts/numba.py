@@ -16,7 +16,6 @@ from torch import Tensor
 from legato.nn.fused.bands import Array, Bands, Layout, aligned, padded, taken
 from legato.nn.fused.images import Images, unit_of
 from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Tensors, register
-from legato.nn.fused.rows import Span
 from legato.nn.fused.unrolling import sections
 from legato.nn.potts import rows
 from legato.nn.potts.model import PottsSettings, dual_shape, potts_function

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 from legato.nn.fused.rows import (
     MARGIN,
     Pair,
-    Span,
     add_line,
     clear,
     compiled,

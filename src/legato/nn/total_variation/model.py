@@ -1,4 +1,4 @@
-"""What the total variation layer solves, and the form in which every kernel takes and returns it."""
+"""What the total variation layer solves, and the form in which kernels take and return it."""
 
 from __future__ import annotations
 

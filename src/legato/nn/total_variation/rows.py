@@ -88,7 +88,7 @@ class Gradients(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where a thread works: lines of v (or w) for each iteration in flight, and sums over groups."""
+    """Where a thread works: lines of v (or w) for every iteration in flight, sums over groups."""
 
     ring: Any
     sums: Any

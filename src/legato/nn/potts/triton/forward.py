@@ -21,7 +21,18 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from legato.nn.kernels.potts_triton_pixels import (
+from legato.nn.fused.pixels import look_up
+from legato.nn.potts.triton.pixels import (
+    COST,
+    FINAL_DUAL,
+    FINAL_U,
+    MEAN,
+    MIRROR,
+    SIGMA,
+    START_DUAL,
+    START_MIRROR,
+    TAPE,
+    TAU,
     edge_weights,
     lookahead,
     neighbours,
@@ -29,7 +40,6 @@ from legato.nn.kernels.potts_triton_pixels import (
     shrinkage,
     weights_at,
 )
-from legato.nn.kernels.triton_pixels import look_up
 
 
 @triton.jit
@@ -54,10 +64,10 @@ def begin(table, total, extent, C: tl.constexpr, COLD: tl.constexpr, FRESH: tl.c
     """a⁰, re-centred, and Z⁰ = −u⁰; begins the mean or goes on with it."""
     image, _at, n, inside, S = own_pixels(extent, C)
     at = image * C.labels * S + n
-    start = look_up(table, 10, C.dtype) + at
-    mirror = look_up(table, 7, C.dtype) + at
-    tape = look_up(table, 6, C.fixed) + at
-    mean = look_up(table, 9, C.dtype) + at
+    start = look_up(table, START_MIRROR, C.dtype) + at
+    mirror = look_up(table, MIRROR, C.dtype) + at
+    tape = look_up(table, TAPE, C.fixed) + at
+    mean = look_up(table, MEAN, C.dtype) + at
     zero = tl.zeros((C.tile_y * C.tile_x,), dtype=C.dtype)
     top = zero
     if COLD:
@@ -112,24 +122,24 @@ def _of_label(fields, at, C: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["k", "now_at", "before_at", "after_at"])
-def iterate(table, k, now_at, before_at, after_at, field, strides, extent, C: tl.constexpr):
+def forward_step(table, k, now_at, before_at, after_at, field, strides, extent, C: tl.constexpr):
     """aᵏ⁺¹ in place of aᵏ, and Zᵏ⁺¹ from Zᵏ and Zᵏ⁻¹, which are at these places of the tape."""
     image, at, n, inside, S = own_pixels(extent, C)
     beside, exists = neighbours(n, at, extent, C)
     plane = image * C.labels * S
     weights = weights_at(table, image, at, strides, C)
-    tau = tl.load(look_up(table, 2, C.dtype))
+    tau = tl.load(look_up(table, TAU, C.dtype))
     # Z⁻¹ would be 2Z⁰ and is not stored; b⁰ needs no difference.
-    step = tl.where(k > 0, tl.load(look_up(table, 3, C.dtype)) * (1 / C.scale), 0)
+    step = tl.where(k > 0, tl.load(look_up(table, SIGMA, C.dtype)) * (1 / C.scale), 0)
     shrink = shrinkage(table, tau, C)
-    tape = look_up(table, 6, C.fixed) + plane
+    tape = look_up(table, TAPE, C.fixed) + plane
     field = tl.cast(field, tl.int64)
-    mirror = look_up(table, 7, C.dtype) + plane
+    mirror = look_up(table, MIRROR, C.dtype) + plane
     now = tape + now_at * field
     after = tape + after_at * field
     fields = (
-        mirror, look_up(table, 0, C.dtype) + plane, now, tape + before_at * field,
-        look_up(table, 5, C.dtype) + plane * C.directions,
+        mirror, look_up(table, COST, C.dtype) + plane, now, tape + before_at * field,
+        look_up(table, START_DUAL, C.dtype) + plane * C.directions,
     )  # fmt: skip
     w = edge_weights(weights, exists, strides, C)
     if C.overlap:
@@ -196,15 +206,15 @@ def finish(table, now_at, before_at, total, field, strides, extent, C: tl.conste
     ahead, _behind = beside
     plane = image * C.labels * S
     weights = weights_at(table, image, at, strides, C)
-    step = tl.load(look_up(table, 3, C.dtype)) * (1 / C.scale)
-    tape = look_up(table, 6, C.fixed) + plane
+    step = tl.load(look_up(table, SIGMA, C.dtype)) * (1 / C.scale)
+    tape = look_up(table, TAPE, C.fixed) + plane
     now = tape + now_at * tl.cast(field, tl.int64)
     before = tape + before_at * tl.cast(field, tl.int64)
-    mirror = look_up(table, 7, C.dtype) + plane + n
-    start_dual = look_up(table, 5, C.dtype) + plane * C.directions + n
-    final_dual = look_up(table, 11, C.dtype) + plane * C.directions + n
-    final_u = look_up(table, 8, C.dtype) + plane + n
-    mean = look_up(table, 9, C.dtype) + plane + n
+    mirror = look_up(table, MIRROR, C.dtype) + plane + n
+    start_dual = look_up(table, START_DUAL, C.dtype) + plane * C.directions + n
+    final_dual = look_up(table, FINAL_DUAL, C.dtype) + plane * C.directions + n
+    final_u = look_up(table, FINAL_U, C.dtype) + plane + n
+    mean = look_up(table, MEAN, C.dtype) + plane + n
     sum_of_powers = tl.zeros((C.tile_y * C.tile_x,), dtype=C.dtype)
     for label in range(C.labels):
         sum_of_powers += tl.exp(tl.load(mirror + label * S))

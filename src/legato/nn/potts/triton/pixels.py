@@ -1,4 +1,4 @@
-"""What the Potts kernels in Triton share: the places in their table, and the edges of pixels.
+"""What the Potts kernels in Triton share: the slots of their table, and the edges of pixels.
 
 Every kernel takes a table of addresses, the strides of the weights over (batch, label, direction,
 z, y, x), the extent (depth, height, width) and a `Case`, for which it is compiled.
@@ -17,38 +17,19 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from legato.nn.kernels.triton_pixels import look_up, place
-from legato.nn.kernels.triton_replay import TABLE
+from legato.nn.fused.pixels import look_up, place
+from legato.nn.fused.replay import make_slots
 
-
-class Place:
-    """Places in the table; the kernels write them as numbers."""
-
-    COST = 0
-    WEIGHTS = 1
-    TAU = 2
-    SIGMA = 3
-    EPSILON = 4  # the bits of the number itself
-    START_DUAL = 5
-    TAPE = 6
-    MIRROR = 7
-    FINAL_U = 8
-    MEAN = 9
-    START_MIRROR = 10
-    FINAL_DUAL = 11
+# fmt: off
+(
+    COST, WEIGHTS, TAU, SIGMA,
+    EPSILON,  # the bits of the number itself
+    START_DUAL, TAPE, MIRROR, FINAL_U, MEAN, START_MIRROR, FINAL_DUAL,
     # From here on for the reverse sweep, in which MEAN holds a cotangent.
-    BAR = 12
-    OTHER_BAR = 13
-    REST_BAR = 14
-    COST_BAR = 15
-    WEIGHT_BAR = 16
-    DUAL_BAR = 17
-    STEPS_BAR = 18
-    LEFT_BAR = 19
-    END_MIRROR_BAR = 20
-    END_DUAL_BAR = 21
-    END_U_BAR = 22
-    ALL = TABLE
+    BAR, OTHER_BAR, REST_BAR, COST_BAR, WEIGHT_BAR, DUAL_BAR, STEPS_BAR, LEFT_BAR,
+    END_MIRROR_BAR, END_DUAL_BAR, END_U_BAR,
+) = make_slots()
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -90,7 +71,7 @@ def shrinkage(table, tau, C: tl.constexpr):
     """1/(1 + τε)."""
     shrink = tau * 0 + 1
     if C.epsilon:
-        epsilon = tl.load(table + 4).to(tl.float64, bitcast=True).to(C.dtype)
+        epsilon = tl.load(table + EPSILON).to(tl.float64, bitcast=True).to(C.dtype)
         shrink = 1 / (1 + tau * epsilon)
     return shrink
 
@@ -138,7 +119,7 @@ def neighbours(n, at, extent, C: tl.constexpr):
 def weights_at(table, image, at, strides, C: tl.constexpr):
     z, y, x = at
     here = z * strides[3] + y * strides[4] + x * strides[5]
-    return look_up(table, 1, C.dtype) + image * strides[0] + here
+    return look_up(table, WEIGHTS, C.dtype) + image * strides[0] + here
 
 
 @triton.jit

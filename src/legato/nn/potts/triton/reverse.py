@@ -26,7 +26,27 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from legato.nn.kernels.potts_triton_pixels import (
+from legato.nn.fused.pixels import look_up
+from legato.nn.potts.triton.pixels import (
+    BAR,
+    COST,
+    COST_BAR,
+    DUAL_BAR,
+    END_DUAL_BAR,
+    END_MIRROR_BAR,
+    END_U_BAR,
+    FINAL_U,
+    LEFT_BAR,
+    MEAN,
+    MIRROR,
+    OTHER_BAR,
+    REST_BAR,
+    SIGMA,
+    START_DUAL,
+    STEPS_BAR,
+    TAPE,
+    TAU,
+    WEIGHT_BAR,
     edge_weights,
     lookahead,
     neighbours,
@@ -34,7 +54,6 @@ from legato.nn.kernels.potts_triton_pixels import (
     shrinkage,
     weights_at,
 )
-from legato.nn.kernels.triton_pixels import look_up
 
 
 @triton.jit
@@ -42,7 +61,7 @@ def _own_sums(table):
     """Every program has its own sums for τ and σ: no atomics, the same result every time."""
     program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     program = program * tl.num_programs(2) + tl.program_id(2)
-    return look_up(table, 18, tl.float64) + 2 * program
+    return look_up(table, STEPS_BAR, tl.float64) + 2 * program
 
 
 @triton.jit
@@ -50,11 +69,11 @@ def _weight_bar(table, plane, C: tl.constexpr):
     """Where the gradient of the weights begins; without labels of their own they have one plane."""
     if C.shared:
         plane = plane // C.labels
-    return look_up(table, 16, C.dtype) + plane * C.directions
+    return look_up(table, WEIGHT_BAR, C.dtype) + plane * C.directions
 
 
 @triton.jit(do_not_specialize=["now_at", "before_at", "total"])
-def arrive(
+def seed_cotangents(
     table, now_at, before_at, total, field, strides, extent, C: tl.constexpr,
     LAST: tl.constexpr, DIRECT: tl.constexpr, THROUGH_U: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
@@ -68,22 +87,22 @@ def arrive(
     ahead, behind = beside
     plane = image * C.labels * S
     weights = weights_at(table, image, at, strides, C)
-    sigma = tl.load(look_up(table, 3, C.dtype))
-    tape = look_up(table, 6, C.fixed) + plane
+    sigma = tl.load(look_up(table, SIGMA, C.dtype))
+    tape = look_up(table, TAPE, C.fixed) + plane
     now = tape + now_at * tl.cast(field, tl.int64)
     before = tape + before_at * tl.cast(field, tl.int64)
-    final_a = look_up(table, 7, C.dtype) + plane + n
-    final_u = look_up(table, 8, C.dtype) + plane + n
-    mean_bar = look_up(table, 9, C.dtype) + plane + n
-    bar = look_up(table, 12, C.dtype) + plane + n
-    rest_bar = look_up(table, 14, C.dtype) + plane + n
-    cost_bar = look_up(table, 15, C.dtype) + plane + n
-    dual_bar = look_up(table, 17, C.dtype) + plane * C.directions + n
-    left_bar = look_up(table, 19, C.dtype) + plane + n
-    other_bar = look_up(table, 13, C.dtype) + plane + n
-    end_mirror_bar = look_up(table, 20, C.dtype) + plane + n
-    end_dual_bar = look_up(table, 21, C.dtype) + plane * C.directions
-    end_u_bar = look_up(table, 22, C.dtype) + plane + n
+    final_a = look_up(table, MIRROR, C.dtype) + plane + n
+    final_u = look_up(table, FINAL_U, C.dtype) + plane + n
+    mean_bar = look_up(table, MEAN, C.dtype) + plane + n
+    bar = look_up(table, BAR, C.dtype) + plane + n
+    rest_bar = look_up(table, REST_BAR, C.dtype) + plane + n
+    cost_bar = look_up(table, COST_BAR, C.dtype) + plane + n
+    dual_bar = look_up(table, DUAL_BAR, C.dtype) + plane * C.directions + n
+    left_bar = look_up(table, LEFT_BAR, C.dtype) + plane + n
+    other_bar = look_up(table, OTHER_BAR, C.dtype) + plane + n
+    end_mirror_bar = look_up(table, END_MIRROR_BAR, C.dtype) + plane + n
+    end_dual_bar = look_up(table, END_DUAL_BAR, C.dtype) + plane * C.directions
+    end_u_bar = look_up(table, END_U_BAR, C.dtype) + plane + n
     weight_bar = _weight_bar(table, plane, C) + n
     zero = tl.zeros((C.tile_y * C.tile_x,), dtype=C.dtype)
     if LAST:
@@ -279,7 +298,7 @@ def _without_weights(sums, zero, C: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["k", "i", "before_at", "total"])
-def reverse(table, k, i, before_at, total, field, strides, extent, C: tl.constexpr):
+def reverse_step(table, k, i, before_at, total, field, strides, extent, C: tl.constexpr):
     """Step i of the sweep over a section, from the cotangent of aᵏ⁺¹ to that of aᵏ.
 
     Differentiating u = softmax(a), ā = s + u(ū − ⟨u, ū⟩) sums to zero over the labels; what the
@@ -289,25 +308,25 @@ def reverse(table, k, i, before_at, total, field, strides, extent, C: tl.constex
     beside, exists = neighbours(n, at, extent, C)
     plane = image * C.labels * S
     weights = weights_at(table, image, at, strides, C)
-    tau = tl.load(look_up(table, 2, C.dtype))
-    sigma = tl.load(look_up(table, 3, C.dtype))
+    tau = tl.load(look_up(table, TAU, C.dtype))
+    sigma = tl.load(look_up(table, SIGMA, C.dtype))
     started = k > 0
     step = tl.where(started, sigma * (1 / C.scale), 0)
     shrink = shrinkage(table, tau, C)
     numbers = (tau, sigma, step, shrink, total)
-    tape = look_up(table, 6, C.fixed) + plane
+    tape = look_up(table, TAPE, C.fixed) + plane
     now = tape + k * tl.cast(field, tl.int64)
     before = tape + before_at * tl.cast(field, tl.int64)
-    new_bar = look_up(table, 13 - i % 2, C.dtype) + plane
-    rest_bar = look_up(table, 14, C.dtype) + plane
-    cost_bar = look_up(table, 15, C.dtype) + plane
+    new_bar = look_up(table, OTHER_BAR - i % 2, C.dtype) + plane
+    rest_bar = look_up(table, REST_BAR, C.dtype) + plane
+    cost_bar = look_up(table, COST_BAR, C.dtype) + plane
     weight_bar = _weight_bar(table, plane, C) + n
     fields = (
-        look_up(table, 12 + i % 2, C.dtype) + plane, new_bar, rest_bar, now, before,
-        look_up(table, 5, C.dtype) + plane * C.directions,
-        look_up(table, 17, C.dtype) + plane * C.directions,
-        look_up(table, 9, C.dtype) + plane, look_up(table, 0, C.dtype) + plane,
-        look_up(table, 19, C.dtype) + plane,
+        look_up(table, BAR + i % 2, C.dtype) + plane, new_bar, rest_bar, now, before,
+        look_up(table, START_DUAL, C.dtype) + plane * C.directions,
+        look_up(table, DUAL_BAR, C.dtype) + plane * C.directions,
+        look_up(table, MEAN, C.dtype) + plane, look_up(table, COST, C.dtype) + plane,
+        look_up(table, LEFT_BAR, C.dtype) + plane,
     )  # fmt: skip
     w = edge_weights(weights, exists, strides, C)
     if C.overlap:

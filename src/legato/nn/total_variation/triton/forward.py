@@ -16,8 +16,15 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from legato.nn.kernels.triton_pixels import look_up
-from legato.nn.kernels.tv_triton_pixels import (
+from legato.nn.fused.pixels import look_up
+from legato.nn.total_variation.triton.pixels import (
+    FIRST,
+    IMAGE,
+    START,
+    START_BEFORE,
+    TAPE,
+    THIRD,
+    VALUE,
     as_number,
     beside,
     inner,
@@ -32,10 +39,10 @@ def begin(table, extent, C: tl.constexpr, COLD: tl.constexpr):
     """p⁰ and p⁻¹, zero or copied."""
     image, _at, n, inside, S = own_pixels(extent, C)
     plane = image * C.channels * C.directions * S + n
-    p = look_up(table, 2, C.dtype) + plane
-    before = look_up(table, 4, C.dtype) + plane
-    start = look_up(table, 5, C.dtype) + plane
-    start_before = look_up(table, 6, C.dtype) + plane
+    p = look_up(table, FIRST, C.dtype) + plane
+    before = look_up(table, THIRD, C.dtype) + plane
+    start = look_up(table, START, C.dtype) + plane
+    start_before = look_up(table, START_BEFORE, C.dtype) + plane
     for j in range(C.channels * C.directions):
         if COLD:
             zero = tl.zeros((C.tile_y * C.tile_x,), dtype=C.dtype)
@@ -86,7 +93,7 @@ def _stepped(y, now, before, n, around, beta, S, C: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["k", "now_at", "before_at", "after_at", "beta"])
-def iterate(
+def forward_step(
     table, k, now_at, before_at, after_at, beta, field, strides, extent, C: tl.constexpr
 ):  # fmt: skip
     """p⁺ from p and p₋, which are at these places; its tape is the k-th of so many entries."""
@@ -96,11 +103,11 @@ def iterate(
     beta = as_number(beta, C)
     plane = image * C.channels * S
     edges = plane * C.directions
-    y = look_up(table, 0, C.dtype) + plane
-    now = look_up(table, 2 + now_at, C.dtype) + edges
-    before = look_up(table, 2 + before_at, C.dtype) + edges
-    after = look_up(table, 2 + after_at, C.dtype) + edges + n
-    tape = look_up(table, 7, C.tape) + k * tl.cast(field, tl.int64) + n
+    y = look_up(table, IMAGE, C.dtype) + plane
+    now = look_up(table, now_at + FIRST, C.dtype) + edges
+    before = look_up(table, before_at + FIRST, C.dtype) + edges
+    after = look_up(table, after_at + FIRST, C.dtype) + edges + n
+    tape = look_up(table, TAPE, C.tape) + k * tl.cast(field, tl.int64) + n
     images = ()
     for c in tl.static_range(C.channels):
         images = images + (tl.load(y + c * S + n),)
@@ -147,9 +154,9 @@ def finish(table, now_at, extent, C: tl.constexpr):
     image, at, n, inside, S = own_pixels(extent, C)
     steps, _leaves, arrives = beside(at, extent, C)
     plane = image * C.channels * S
-    y = look_up(table, 0, C.dtype) + plane + n
-    p = look_up(table, 2 + now_at, C.dtype) + plane * C.directions + n
-    value = look_up(table, 8, C.dtype) + plane + n
+    y = look_up(table, IMAGE, C.dtype) + plane + n
+    p = look_up(table, now_at + FIRST, C.dtype) + plane * C.directions + n
+    value = look_up(table, VALUE, C.dtype) + plane + n
     for c in range(C.channels):
         u = tl.load(y + c * S)
         for e in tl.static_range(C.directions):

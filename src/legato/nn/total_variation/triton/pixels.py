@@ -1,4 +1,4 @@
-"""What the total-variation kernels in Triton share: places in their table, λ, groups of entries.
+"""What the total-variation kernels in Triton share: slots of their table, λ, groups of entries.
 
 Every kernel takes a table of addresses, the strides of λ over (batch, channel, direction, z, y, x),
 the extent (depth, height, width) and a `Case`, for which it is compiled. Channels that are not
@@ -18,30 +18,20 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from legato.nn.kernels.triton_pixels import look_up, place
-from legato.nn.kernels.triton_replay import TABLE
+from legato.nn.fused.pixels import look_up, place
+from legato.nn.fused.replay import make_slots
 
-
-class Place:
-    """Places in the table; the kernels write them as numbers."""
-
-    IMAGE = 0
-    WEIGHT = 1
-    P = 2  # and 3 and 4: p, p₋ and p⁺ take turns
-    START = 5
-    START_BEFORE = 6
-    TAPE = 7
-    VALUE = 8
+# fmt: off
+(
+    IMAGE, WEIGHT,
+    FIRST, SECOND, THIRD,  # p, p₋ and p⁺ take turns
+    START, START_BEFORE, TAPE, VALUE,
     # From here on for the reverse sweep.
-    Z_BAR = 9  # and 10: that of an iteration and that of the one before it
-    LATER = 11
-    IMAGE_BAR = 12
-    WEIGHT_BAR = 13
-    START_BAR = 14
-    END_VALUE_BAR = 15
-    END_DUAL_BAR = 16
-    END_BEFORE_BAR = 17
-    ALL = TABLE
+    Z_BAR, OTHER_Z_BAR,  # of an iteration and of the one before it, in turn
+    LATER, IMAGE_BAR, WEIGHT_BAR, START_BAR, END_VALUE_BAR, END_DUAL_BAR, END_BEFORE_BAR,
+    *_,
+) = make_slots()
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,7 @@ def beside(at, extent, C: tl.constexpr):
 def limits_at(table, image, at, strides, C: tl.constexpr):
     """λ of these pixels for every direction."""
     z, y, x = at
-    weight = look_up(table, 1, C.dtype)
+    weight = look_up(table, WEIGHT, C.dtype)
     weight += image // C.of_batch * strides[0] + image % C.of_batch * strides[1]
     weight += z * strides[3] + y * strides[4] + x * strides[5]
     limits = (tl.load(weight),)

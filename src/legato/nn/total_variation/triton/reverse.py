@@ -17,8 +17,18 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from legato.nn.kernels.triton_pixels import look_up
-from legato.nn.kernels.tv_triton_pixels import (
+from legato.nn.fused.pixels import look_up
+from legato.nn.total_variation.triton.pixels import (
+    END_BEFORE_BAR,
+    END_DUAL_BAR,
+    END_VALUE_BAR,
+    IMAGE_BAR,
+    LATER,
+    OTHER_Z_BAR,
+    START_BAR,
+    TAPE,
+    WEIGHT_BAR,
+    Z_BAR,
     as_number,
     beside,
     inner,
@@ -31,7 +41,7 @@ from legato.nn.kernels.tv_triton_pixels import (
 @triton.jit
 def _noted(table, k, field, image, n, S, C: tl.constexpr):
     """What the tape says of iteration k: the points that were projected, or codes of clipping."""
-    tape = look_up(table, 7, C.tape) + k * tl.cast(field, tl.int64) + n
+    tape = look_up(table, TAPE, C.tape) + k * tl.cast(field, tl.int64) + n
     if C.grouped:
         points = ()
         for j in tl.static_range(C.channels * C.directions):
@@ -74,7 +84,7 @@ def _unprojected(q, noted, limits, C: tl.constexpr):
 @triton.jit
 def _weighed(table, image, n, S, C: tl.constexpr):
     """Where the gradient of λ lies for every kind of direction."""
-    weight_bar = look_up(table, 13, C.dtype) + image * C.kinds * S + n
+    weight_bar = look_up(table, WEIGHT_BAR, C.dtype) + image * C.kinds * S + n
     if C.kinds > 1:
         places = ()
         for e in tl.static_range(C.directions):
@@ -97,7 +107,7 @@ def _by_kind(to_limits, C: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["k"])
-def arrive(
+def seed_cotangents(
     table, k, field, strides, extent, C: tl.constexpr,
     LAST: tl.constexpr, VALUE: tl.constexpr, DUAL: tl.constexpr, BEFORE: tl.constexpr,
 ):  # fmt: skip
@@ -112,12 +122,12 @@ def arrive(
     limits = limits_at(table, image, at, strides, C)
     plane = image * C.channels * S
     edges = plane * C.directions + n
-    later = look_up(table, 11, C.dtype) + edges
-    z_bar = look_up(table, 9, C.dtype) + edges
-    image_bar = look_up(table, 12, C.dtype) + plane + n
-    value_bar = look_up(table, 15, C.dtype) + plane
-    dual_bar = look_up(table, 16, C.dtype) + edges
-    before_bar = look_up(table, 17, C.dtype) + edges
+    later = look_up(table, LATER, C.dtype) + edges
+    z_bar = look_up(table, Z_BAR, C.dtype) + edges
+    image_bar = look_up(table, IMAGE_BAR, C.dtype) + plane + n
+    value_bar = look_up(table, END_VALUE_BAR, C.dtype) + plane
+    dual_bar = look_up(table, END_DUAL_BAR, C.dtype) + edges
+    before_bar = look_up(table, END_BEFORE_BAR, C.dtype) + edges
     zero = tl.zeros((C.tile_y * C.tile_x,), dtype=C.dtype)
     q = ()
     for c in tl.static_range(C.channels):
@@ -176,7 +186,7 @@ def _pulled_back(z_bar, n, around, S, C: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["i", "k", "beta"])
-def retreat(table, i, k, beta, field, strides, extent, C: tl.constexpr, END: tl.constexpr):
+def reverse_step(table, i, k, beta, field, strides, extent, C: tl.constexpr, END: tl.constexpr):
     """Step i of the sweep over a section: from z̄ of an iteration to that of k, the one before it.
 
     At the END, where the section begins, q itself is left for whoever comes before.
@@ -186,12 +196,12 @@ def retreat(table, i, k, beta, field, strides, extent, C: tl.constexpr, END: tl.
     beta = as_number(beta, C)
     plane = image * C.channels * S
     edges = plane * C.directions
-    z_bar = look_up(table, 9 + i % 2, C.dtype) + edges
-    new_bar = look_up(table, 10 - i % 2, C.dtype) + edges + n
-    later = look_up(table, 11, C.dtype) + edges + n
-    image_bar = look_up(table, 12, C.dtype) + plane + n
+    z_bar = look_up(table, Z_BAR + i % 2, C.dtype) + edges
+    new_bar = look_up(table, OTHER_Z_BAR - i % 2, C.dtype) + edges + n
+    later = look_up(table, LATER, C.dtype) + edges + n
+    image_bar = look_up(table, IMAGE_BAR, C.dtype) + plane + n
     if END:
-        new_bar = look_up(table, 14, C.dtype) + edges + n
+        new_bar = look_up(table, START_BAR, C.dtype) + edges + n
     else:
         limits = limits_at(table, image, at, strides, C)
         noted = _noted(table, k, field, image, n, S, C)
