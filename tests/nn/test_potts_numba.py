@@ -109,3 +109,23 @@ def test_functional_directional_derivative() -> None:
         return tangent
 
     require_right_or_refused(derivative)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("output", ["mirror", "dual", "probabilities", "mean"])
+def test_bad_cotangents_stay_bad(output: str, bad: float) -> None:
+    """A flush of small numbers must not turn NaN into zero: a broken loss would go unseen."""
+    cost, step = small_cost().requires_grad_(), torch.tensor(0.3, dtype=torch.float64)
+    value = getattr(fused(cost, None, step, step, iterations=4, average=True), output)
+    bar = torch.ones_like(value)
+    bar.view(-1)[7] = bad
+    (gradient,) = torch.autograd.grad(value, cost, bar)
+    assert not torch.isfinite(gradient).all()
+
+
+def test_bad_costs_stay_bad() -> None:
+    """The layer refuses them where it may look at values; compiled, it may not."""
+    cost, step = small_cost(), torch.tensor(0.3, dtype=torch.float64)
+    cost[0, 1, 2, 3] = torch.nan
+    for value in fused(cost, None, step, step, iterations=4)[:3]:
+        assert value.isnan().any()

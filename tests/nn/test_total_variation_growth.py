@@ -10,7 +10,7 @@ import torch
 import legato as lg
 from legato.errors import InexactGradientWarning
 from legato.nn import TotalVariation
-from legato.nn.kernels.tv_iterates import RESTART, momentum
+from legato.nn.total_variation.model import RESTART, momentum
 
 
 def noisy(dtype: torch.dtype) -> torch.Tensor:
@@ -23,7 +23,7 @@ def noisy(dtype: torch.dtype) -> torch.Tensor:
 
 def gradient(layer: TotalVariation, dtype: torch.dtype) -> float:
     weight = torch.tensor(0.2, dtype=dtype, requires_grad=True)
-    layer(noisy(dtype), weight).x.pow(3).sum().backward()
+    layer(noisy(dtype), weight).pow(3).sum().backward()
     return float(weight.grad)
 
 

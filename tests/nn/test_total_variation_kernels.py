@@ -376,6 +376,20 @@ def test_second_derivatives_by_the_reference() -> None:
     assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).square().sum(), (y, w))
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_bad_cotangents_stay_bad(kernel: Kernel, isotropic: bool, bad: float) -> None:
+    case = Case(spatial=(3, 4), iterations=2, isotropic=isotropic)
+    tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
+    image = tensors["image"]
+    assert image is not None
+    value = case.run(kernel.solve, tensors | {"image": image.requires_grad_()}).y
+    bar = torch.ones_like(value)
+    bar[0, 0, 0, 1, 1] = bad
+    (gradient,) = torch.autograd.grad(value, image, bar)
+    assert not torch.isfinite(gradient).all()
+
+
 @interpreter_needed
 def test_triton_by_its_interpreter() -> None:
     assert passed_by_the_interpreter(__file__) >= len(SMALL) + len(SINGLE)
