@@ -92,7 +92,8 @@ def checkpointed(count: int) -> Callable[..., State]:
 
 
 def ours(kernel: str, **options: Any) -> Potts:
-    function = importlib.import_module(f"legato.nn.kernels.potts_{kernel}").potts
+    place = {"triton": "triton.host"}.get(kernel, kernel)
+    function = importlib.import_module(f"legato.nn.potts.{place}").potts
     return lambda *x: function(*x[:4], iterations=x[4], **options).probabilities
 
 
@@ -211,7 +212,7 @@ def clock(run: Run, device: str) -> float:
 def release_memory() -> None:
     """Give back what allocators and our buffer pool hold, so that the next call shows its need."""
     gc.collect()
-    importlib.import_module("legato.nn.kernels.numba_bands").pool.clear()
+    importlib.import_module("legato.nn.fused.bands").pool.clear()
     with contextlib.suppress(OSError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 

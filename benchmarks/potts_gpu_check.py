@@ -32,13 +32,14 @@ from record import provenance
 from torch import Tensor
 
 from legato.nn import Potts
-from legato.nn.kernels import potts_triton as triton_kernel
-from legato.nn.kernels.neighbourhood import offsets
-from legato.nn.kernels.potts_operator import PottsCotangents, PottsSettings, make_operator
-from legato.nn.kernels.potts_reference import potts as reference
-from legato.nn.kernels.potts_triton import TritonPotts
-from legato.nn.kernels.potts_triton import potts as ours
-from legato.nn.kernels.potts_triton_launch import Launch, choose_launch
+from legato.nn.fused.launch import Launch
+from legato.nn.fused.operator import register
+from legato.nn.neighbourhood import offsets
+from legato.nn.potts.model import PottsSettings, potts_function
+from legato.nn.potts.reference import potts as reference
+from legato.nn.potts.triton import host as triton_kernel
+from legato.nn.potts.triton.host import TritonPotts, choose_launch
+from legato.nn.potts.triton.host import potts as ours
 
 PROBLEMS = {
     "1x3x240x320": ((1, 3, 240, 320), 100, 0.9),
@@ -259,23 +260,22 @@ class Run:
 
     def __init__(self, shape: tuple[int, ...], iterations: int, launch: Launch) -> None:
         self.kernel = TritonPotts(launch)
-        self.settings = PottsSettings(iterations, 0.0, 4, False, 0, to_steps=False)
+        self.settings = PottsSettings(iterations)
         batch, _, height, width = shape
         self.cost = torch.randn(shape, device="cuda")
         self.weights = torch.rand(batch, 1, 2, height, width, device="cuda") + 0.1
         size = torch.tensor(1 / (8**0.5 * 1.1), device="cuda")
         self.tensors = (self.cost, self.weights, size, size.clone())
-        self.bars = PottsCotangents(None, None, torch.randn(shape, device="cuda"), None)
+        self.bar = torch.randn(shape, device="cuda")
 
-    def forward(self) -> tuple[Tensor, ...]:
-        return self.kernel.forward(*self.tensors, None, None, self.settings, True)
+    def forward(self) -> Any:
+        return self.kernel.forward((*self.tensors, None, None), self.settings, True)
 
-    def both(self) -> tuple[Tensor, ...]:
-        a, b, u, _, tape, marked_a, marked_b = self.forward()
-        return self.kernel.reverse(
-            self.bars, *self.tensors, (a, b, u), tape, (marked_a, marked_b), self.settings,
-            False, False,
-        )  # fmt: skip
+    def both(self) -> Any:
+        outputs, tape = self.forward()
+        bars, tensors = (None, None, self.bar, None), (*self.tensors, None, None)
+        wanted = (True, True, False, False, False, False)
+        return self.kernel.reverse(bars, tensors, outputs[:3], tape, self.settings, wanted)
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
@@ -319,13 +319,12 @@ class Tensors:
 
     def __init__(self, name: str) -> None:
         shape, self.iterations, _ = PROBLEMS[name]
-        run = Run(shape, self.iterations, Launch())
+        run = Run(shape, self.iterations, Launch(tile_y=2))
         cost, weights, self.tau, self.sigma = run.tensors
         weights[:, :, 0, -1] = 0
         weights[:, :, 1, :, -1] = 0
         self.cost, self.weights = cost.requires_grad_(), weights.requires_grad_()
-        assert run.bars.probabilities is not None
-        self.bar = run.bars.probabilities
+        self.bar = run.bar
 
     def solve(self, potts: Callable[..., Tensor]) -> Tensor:
         return potts(self.cost, self.weights, self.tau, self.sigma, self.iterations)
@@ -394,7 +393,7 @@ def our_layer() -> Callable[..., Tensor]:
     def solve(cost: Tensor, weights: Tensor, tau: Tensor, sigma: Tensor, n: int) -> Tensor:
         if n not in layers:
             layers[n] = Potts(n).to(cost.device)
-        return layers[n](cost, weights).probabilities
+        return layers[n](cost, weights).exp()
 
     return solve
 
@@ -412,9 +411,10 @@ class Report:
         self.data["versions"] |= {"triton": triton.__version__}
         # The commit alone does not say what ran if there were changes on top of it.
         folder = Path(triton_kernel.__file__).parent
-        kernels = sorted([*folder.glob("potts_triton*.py"), folder / "potts_operator.py"])
+        fused = Path(register.__code__.co_filename).parent
+        kernels = sorted([*folder.glob("*.py"), *fused.glob("*.py")])
         digest = hashlib.sha256(b"".join(path.read_bytes() for path in kernels)).hexdigest()
-        self.data["sha256 of potts_operator.py and potts_triton*.py"] = digest
+        self.data["sha256 of nn/potts/triton and nn/fused"] = digest
         self.data |= {"checks": [], "integration": {}, "problems": {}, "launches": [], "errors": []}
         self.data["problems"] = {name: {} for name in PROBLEMS}
 
@@ -435,10 +435,9 @@ class Report:
 
 
 def check_all(report: Report) -> None:
-    kernels = {
-        "chosen": ours,
-        "looped": make_operator("looped", TritonPotts(Launch(held=0, tile_y=2, tile_x=64))),
-    }
+    looped = TritonPotts(Launch(held=0, tile_y=2, tile_x=64))
+    looped.name = "potts_looped"
+    kernels = {"chosen": ours, "looped": potts_function(register(looped))}
 
     def compare(check: dict[str, Any], name: str, dtype: torch.dtype) -> None:
         error, where = error_of(check, kernels[name], dtype)

@@ -28,7 +28,7 @@ from record import record
 from torch import Tensor
 
 from legato.nn import TotalVariation
-from legato.nn.kernels.tv_iterates import momentum, step_size
+from legato.nn.total_variation.model import momentum, step_size
 
 WEIGHT = 0.1
 REST = 0.02
@@ -91,7 +91,7 @@ def rows(image: Tensor, iterations: int, isotropic: bool, compiled: bool) -> dic
     w = image.new_full((), WEIGHT)
 
     def ours(y: Tensor, w: Tensor) -> Tensor:
-        return layer(y, w).x
+        return layer(y, w)
 
     def plain(y: Tensor, w: Tensor) -> Tensor:
         return eager(y, w, iterations, isotropic)
@@ -226,7 +226,7 @@ def errors(image: Tensor, iterations: int, isotropic: bool) -> dict[str, float]:
         layer = TotalVariation(iterations, isotropic=isotropic, kernel=kernel)
         y = image.to(dtype).requires_grad_()
         w = y.new_full((), WEIGHT).requires_grad_()
-        u = layer(y, w).x
+        u = layer(y, w)
         results.append((u.detach(), *torch.autograd.grad(u.pow(3).sum(), [y, w])))
     return {
         name: float((got.double() - right).norm() / right.norm())
@@ -246,17 +246,19 @@ def gpu_memory(task: Callable[[], object]) -> float:
 
 def tiles(image: Tensor, iterations: int, isotropic: bool, rounds: int) -> dict[str, Any]:
     """Forward, and forward with reverse, for several ways to lay the kernels on the machine."""
-    from legato.nn.kernels.tv_iterates import Coupling
-    from legato.nn.kernels.tv_operator import make_operator
-    from legato.nn.kernels.tv_triton import TritonTV
-    from legato.nn.kernels.tv_triton_launch import Launch
+    from legato.nn.fused.launch import Launch
+    from legato.nn.fused.operator import register
+    from legato.nn.total_variation.model import Coupling, tv_function
+    from legato.nn.total_variation.triton.host import TritonTV
 
     launches = {f"{y}x{x}": Launch(y, x) for y, x in ((2, 32), (4, 32), (8, 32), (1, 128))}
     launches["4x32, 64 registers"] = Launch(4, 32, registers=64)
     launches["4x32, no overlap"] = Launch(4, 32, overlap=False)
     w, forward, both = image.new_full((), WEIGHT), {}, {}
     for i, (name, launch) in enumerate(launches.items()):
-        tv = make_operator(f"triton_tile_{isotropic}_{image.shape[0]}_{i}", TritonTV(launch))
+        kernel = TritonTV(launch)
+        kernel.name = f"tv_triton_tile_{isotropic}_{image.shape[0]}_{i}"
+        tv = tv_function(register(kernel))
 
         def solve(y: Tensor, w: Tensor, tv: Any = tv) -> Tensor:
             value: Tensor = tv(y, w, iterations=iterations, coupling=Coupling(isotropic, False)).x
@@ -338,7 +340,7 @@ def print_memory(kind: str, isotropic: bool, size: int, iterations: int) -> None
     layer = TotalVariation(iterations, isotropic=isotropic)
 
     def ours(y: Tensor, w: Tensor) -> Tensor:
-        return layer(y, w).x
+        return layer(y, w)
 
     def plain(y: Tensor, w: Tensor) -> Tensor:
         return eager(y, w, iterations, isotropic)
@@ -390,7 +392,7 @@ def main() -> None:
             for kind in ("legato", "eager torch")
         }
         mine, theirs = (
-            TotalVariation(given.iterations, isotropic=isotropic)(image, WEIGHT).x,
+            TotalVariation(given.iterations, isotropic=isotropic)(image, WEIGHT),
             eager(image, torch.tensor(WEIGHT), given.iterations, isotropic),
         )
         results["isotropic" if isotropic else "anisotropic"] = {
