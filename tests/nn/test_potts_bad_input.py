@@ -271,7 +271,7 @@ def test_too_many_labels_for_the_fused_kernels(
     monkeypatch: pytest.MonkeyPatch, override: str | None
 ) -> None:
     monkeypatch.setattr(choice, "available", lambda package: True)
-    registry = replace(potts_layer.KERNELS, triton=lambda: "triton", loaded={})
+    registry = replace(potts_layer.KERNELS, load=lambda name: name, loaded={})
     monkeypatch.setattr(potts_layer, "KERNELS", registry)
     assert potts_layer.choose_kernel(stand_in("cuda", 64), override) == ("triton", "triton")
     with pytest.warns(errors.LegatoWarning, match="up to 64 labels, and there are 65"):
@@ -300,7 +300,7 @@ def test_a_kernel_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
         raise ImportError("No module named 'numba'")
 
     monkeypatch.setattr(choice.importlib, "import_module", missing)
-    monkeypatch.setattr(potts_layer, "KERNELS", replace(potts_layer.KERNELS, numba=missing))
+    monkeypatch.setattr(potts_layer, "KERNELS", replace(potts_layer.KERNELS, load=missing))
     with raises(errors.InputError, "numba kernel", "No module named 'numba'", "kernel=None"):
         potts_layer.choose_kernel(COST, "numba")
     assert choice.available("numba") is False

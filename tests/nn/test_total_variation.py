@@ -465,10 +465,10 @@ def test_a_kernel_belongs_to_its_device() -> None:
 
 
 def test_a_kernel_whose_package_is_missing() -> None:
-    def missing() -> TVFunction:
+    def missing(name: str) -> TVFunction:
         raise ImportError("No module named 'numba'")
 
-    registry = replace(KERNELS, numba=missing, loaded={})
+    registry = replace(KERNELS, load=missing, loaded={})
     with raises(errors.InputError, "numba kernel", "No module named 'numba'", "kernel=None"):
         registry.choose("cpu", 1, "numba")
 

@@ -13,22 +13,24 @@ from legato._support.checks import is_concrete
 from legato.errors import InputError, NonFiniteGradientWarning
 
 
-def require_image(image: Tensor, *, volumes: bool = True) -> None:
+def require_image(
+    image: Tensor, *, volumes: bool = True, name: str = "image", axis: str = "C"
+) -> None:
     """Refuse what is not a finite, non-empty batch of images (or volumes) in full precision."""
-    shapes = "(B, C, H, W) or (B, C, D, H, W)" if volumes else "(B, C, H, W)"
+    shapes = f"(B, {axis}, H, W) or (B, {axis}, D, H, W)" if volumes else f"(B, {axis}, H, W)"
     if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if volumes else (4,)):
         found = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
-        raise InputError(f"image must have shape {shapes}, not {found}.")
+        raise InputError(f"{name} must have shape {shapes}, not {found}.")
     if image.dtype not in (torch.float32, torch.float64):
         raise InputError(
-            f"image is {image.dtype}; the solver computes in float32 or float64. Call .float() on "
+            f"{name} is {image.dtype}; the solver computes in float32 or float64. Call .float() on "
             "it (and divide integers by their range, e.g. 255)."
         )
     if image.is_meta:
-        raise InputError("image is on the meta device: it has a shape, but nothing to denoise.")
+        raise InputError(f"{name} is on the meta device: it has a shape, but nothing to solve for.")
     if image.numel() == 0:
-        raise InputError(f"image of shape {tuple(image.shape)} is empty: nothing to denoise.")
-    require_finite(image, "image")
+        raise InputError(f"{name} of shape {tuple(image.shape)} is empty: nothing to solve for.")
+    require_finite(image, name)
 
 
 def cheap_to_read(tensor: Tensor) -> bool:

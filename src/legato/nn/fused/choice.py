@@ -20,7 +20,7 @@ _said: set[str] = set()
 
 @dataclass(frozen=True)
 class KernelRegistry(Generic[F]):
-    """The kernels of a layer, each behind a function that imports it when it is first needed.
+    """The kernels of a layer, imported when they are first needed.
 
     Args:
         title: the layer's name in words.
@@ -28,15 +28,14 @@ class KernelRegistry(Generic[F]):
         triton_limit: the largest number of labels (Potts) or coupled channels (total variation)
             that the Triton kernels hold in registers.
         triton_limit_of: the word for what is limited.
+        load: imports a kernel by its name.
     """
 
     title: str
     data: str
     triton_limit: int
     triton_limit_of: str
-    triton: Callable[[], F]
-    numba: Callable[[], F]
-    reference: Callable[[], F]
+    load: Callable[[str], F]
     loaded: dict[str, F] = field(default_factory=dict)
 
     def choose(self, device: str, count: int, override: str | None) -> str:
@@ -75,9 +74,8 @@ class KernelRegistry(Generic[F]):
         return "reference"
 
     def _load(self, name: str) -> F:
-        load = {"triton": self.triton, "numba": self.numba, "reference": self.reference}[name]
         try:
-            return load()
+            return self.load(name)
         except ImportError as error:
             raise InputError(
                 f"The {name} kernel needs a package that cannot be imported ({error}). Install it, "

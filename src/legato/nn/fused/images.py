@@ -87,6 +87,21 @@ class Images:
         return flat, (layout.batch, planes, layout.rows, layout.spatial[-1])
 
 
+def weights_in_rows(weights: Tensor, layout: Layout) -> Array:
+    """Weights (b, c, e, *spatial) as (b, c, e, rows or 1, columns), zero in the padding.
+
+    Of the broadcast axes only the columns are written out, and the rows if they are not all equal.
+    """
+    values, width = weights.detach().numpy(), layout.spatial[-1]
+    constant = all(size == 1 for size in values.shape[3:-1])
+    between = (1,) * (len(layout.spatial) - 1) if constant else layout.spatial[:-1]
+    full = np.broadcast_to(values, (*values.shape[:3], *between, width))
+    shape = (*values.shape[:3], math.prod(between), layout.columns)
+    target = aligned(shape, values.dtype)
+    target[..., :width] = full.reshape(*shape[:-1], width)
+    return target
+
+
 def unit_of(bars: Sequence[Tensor | None]) -> float:
     """A power of two near the largest cotangent: dividing by it makes the flush thresholds fit."""
     largest = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,12 +18,22 @@ from torch.autograd import forward_ad
 from legato._support.checks import inside_functional_transform
 from legato.errors import GradientError
 
-Tensors = Sequence[Tensor | None]
+Tensors = Sequence[Any]
+"""Tensors, or None for those that are absent."""
 Like = tuple[Sequence[int], torch.dtype]
 """Shape and dtype of a tensor that does not exist yet."""
 ABSENT = (0,)
 """The shape of what stands for None among the operators' tensors."""
 S = TypeVar("S", bound=tuple[Any, ...])
+
+
+class Record(NamedTuple):
+    """What a reverse sweep knows of its solve: what was given, what it needs of the outputs."""
+
+    tensors: Tensors
+    outputs: Tensors
+    tape: Tensors
+    settings: Any
 
 
 class FusedKernel(ABC, Generic[S]):
@@ -50,15 +60,7 @@ class FusedKernel(ABC, Generic[S]):
         """The outputs, and the tape that the reverse sweep reads, empty unless ``keep``."""
 
     @abstractmethod
-    def reverse(
-        self,
-        bars: Tensors,
-        tensors: Tensors,
-        outputs: Tensors,
-        tape: Tensors,
-        settings: S,
-        wanted: Sequence[bool],
-    ) -> Tensors:
+    def reverse(self, bars: Tensors, record: Record, wanted: Sequence[bool]) -> Tensors:
         """The gradients of the tensors, where wanted, from the cotangents of the outputs."""
 
 
@@ -91,8 +93,9 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
         wanted: Sequence[bool],
     ) -> list[Tensor]:
         settings = kernel.settings(*sizes, *numbers)
-        given = (_present(group) for group in (bars, tensors, outputs, tape))
-        return _without_none(_reverse(kernel, settings, wanted, *given), tensors[0])
+        arrived, *given = (_present(group) for group in (bars, tensors, outputs, tape))
+        record = Record(*given, settings)
+        return _without_none(_reverse(kernel, arrived, record, wanted), tensors[0])
 
     @reverse.register_fake
     def _(
@@ -132,10 +135,8 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         if not torch.compiler.is_compiling() and is_plain_eager_call(kernel.title, tensors, keep):
             if keep:
-                attached: Tensors = _Solve.apply(kernel, settings, *tensors)  # type: ignore[no-untyped-call]
-                return attached
+                return tuple(_Solve.apply(kernel, settings, *tensors))  # type: ignore[no-untyped-call]
             return kernel.forward(tensors, settings, False)[0]
-        assert tensors[0] is not None
         sizes = [int(x) for x in settings if not isinstance(x, float)]
         numbers = [x for x in settings if isinstance(x, float)]
         found: list[Tensor] = forward(_without_none(tensors, tensors[0]), sizes, numbers, keep)
@@ -157,27 +158,24 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *bars: Any) -> Any:
-        run = _Reverse.apply if torch.is_grad_enabled() else _reverse
+        record = Record(*_saved(ctx, ctx.kernel), ctx.settings)
         wanted = ctx.needs_input_grad[2:]
-        saved = _saved(ctx, ctx.kernel)
-        if run is _reverse:
-            return None, None, *_reverse(ctx.kernel, ctx.settings, wanted, bars, *saved)
-        counts = [len(bars), *map(len, saved)]
-        flat = [t for group in (bars, *saved) for t in group]
-        return None, None, *run(ctx.kernel, ctx.settings, wanted, counts, *flat)
+        if torch.is_grad_enabled():
+            # Handed over once more for autograd to see what second derivatives would go through.
+            seen = [*bars, *record.tensors, *record.outputs, *record.tape]
+            gradients = _Reverse.apply(ctx.kernel, bars, record, wanted, *seen)  # type: ignore[no-untyped-call]
+        else:
+            gradients = _reverse(ctx.kernel, bars, record, wanted)
+        return None, None, *gradients
 
 
 class _Reverse(torch.autograd.Function):
     """The reverse sweep where it is itself recorded: create_graph=True."""
 
     @staticmethod
-    def forward(
-        ctx: Any, kernel: FusedKernel[Any], settings: Any, wanted: Any, counts: Any, *flat: Any
-    ) -> Any:
+    def forward(ctx: Any, kernel: Any, bars: Any, record: Any, wanted: Any, *seen: Any) -> Any:
         ctx.title = kernel.title
-        tensors = iter(flat)
-        groups = [[next(tensors) for _ in range(count)] for count in counts]
-        return tuple(_reverse(kernel, settings, wanted, *groups))
+        return tuple(_reverse(kernel, bars, record, wanted))
 
     @staticmethod
     def backward(ctx: Any, *bars: Any) -> NoReturn:
@@ -185,10 +183,9 @@ class _Reverse(torch.autograd.Function):
 
 
 def _reverse(
-    kernel: FusedKernel[Any], settings: Any, wanted: Sequence[bool], *groups: Tensors
+    kernel: FusedKernel[Any], bars: Tensors, record: Record, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    bars, tensors, outputs, tape = groups
-    gradients = kernel.reverse(bars, tensors, outputs, tape, settings, wanted)
+    gradients = kernel.reverse(bars, record, wanted)
     return [g if yes else None for g, yes in zip(gradients, wanted, strict=True)]
 
 

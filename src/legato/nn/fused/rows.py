@@ -8,7 +8,7 @@ Fields are (rows, …, columns), the columns padded to whole vectors; rings of r
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from numba import njit
 
@@ -18,23 +18,15 @@ MARGIN = 16
 """Columns on either side of a ring's rows, so that x ± 1 needs no test."""
 
 
-class Pair(NamedTuple):
-    """Lines of the direction that leads down, and of the one to the next column."""
-
-    down: Any
-    across: Any
+Pair = namedtuple("Pair", "down across")
+"""Lines of the direction that leads down, and of the one to the next column."""
 
 
-class Span(NamedTuple):
-    """The rows a band owns, low ≤ r < high, its first row, and how many iterations are to be run.
+Span = namedtuple("Span", "first low high count")
+"""The rows a band owns, low ≤ r < high, its first row, and how many iterations are to be run.
 
-    The first row lies above the rows that it owns: a margin that other bands bring up to date.
-    """
-
-    first: Any
-    low: Any
-    high: Any
-    count: Any
+The first row lies above the rows that it owns: a margin that other bands bring up to date.
+"""
 
 
 # Without the run-time's reference counts: every slice would pay two atomic operations, on counters

@@ -20,6 +20,7 @@ from legato.nn.fused.unrolling import require_strategy, schedule
 from legato.nn.inputs import (
     cheap_to_read,
     require_finite,
+    require_image,
     require_iterations,
     require_like,
     require_nonnegative,
@@ -294,21 +295,13 @@ class Potts(nn.Module):
 # --- kernels --------------------------------------------------------------------------------------
 
 
-def _triton() -> PottsFunction:
-    from legato.nn.potts.triton.host import potts
-
-    return potts
-
-
-def _numba() -> PottsFunction:
-    from legato.nn.potts.numba import potts
-
-    return potts
-
-
-def _reference() -> PottsFunction:
-    from legato.nn.potts.reference import potts
-
+def _load(name: str) -> PottsFunction:
+    if name == "triton":
+        from legato.nn.potts.triton.host import potts
+    elif name == "numba":
+        from legato.nn.potts.numba import potts
+    else:
+        from legato.nn.potts.reference import potts
     return potts
 
 
@@ -317,9 +310,7 @@ KERNELS = KernelRegistry(
     data="cost",
     triton_limit=64,
     triton_limit_of="labels",
-    triton=_triton,
-    numba=_numba,
-    reference=_reference,
+    load=_load,
 )
 
 
@@ -339,26 +330,14 @@ def _choose(device: str, labels: int, override: str | None) -> str:
 
 
 def _require_cost(cost: Tensor, neighbours: int) -> None:
-    if not isinstance(cost, Tensor) or cost.ndim not in (4, 5):
-        shape = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
-        raise InputError(f"cost must have shape (B, L, H, W) or (B, L, D, H, W), not {shape}.")
-    if cost.dtype not in (torch.float32, torch.float64):
-        raise InputError(
-            f"cost is {cost.dtype}; the solver computes in float32 or float64. Call .float() on "
-            "the network's output."
-        )
-    if cost.shape[1] < 2:
+    if isinstance(cost, Tensor) and cost.ndim in (4, 5) and cost.shape[1] < 2:
         raise InputError(
             f"cost has {cost.shape[1]} label(s) on axis 1; a segmentation needs at least 2. For a "
             "binary problem use the costs (0, c)."
         )
-    if cost.is_meta:
-        raise InputError("cost is on the meta device: it has a shape, but nothing to segment.")
-    if cost.numel() == 0:
-        raise InputError(f"cost of shape {tuple(cost.shape)} is empty: nothing to segment.")
+    require_image(cost, name="cost", axis="L")
     if neighbours == 8 and cost.ndim == 5:
         raise InputError("8 neighbours exist in the plane only; use neighbours=4 for volumes.")
-    require_finite(cost, "cost")
     require_range(cost, "cost")
 
 

@@ -74,7 +74,6 @@ def potts_function(solve: Callable[[Tensors, PottsSettings], Tensors]) -> PottsF
         settings = PottsSettings(iterations, neighbours, average, checkpoint or 0, float(epsilon))
         w = canonical_weights(weights, cost, len(settings.directions(cost)))
         a, b, u, mean = solve((cost, w, tau, sigma, mirror, dual), settings)
-        assert a is not None and b is not None and u is not None  # noqa: PT018
         return PottsIterates(a, b, u, mean if average else None)
 
     return potts

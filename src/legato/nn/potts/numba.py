@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from legato.nn.fused.bands import Array, Bands, Layout, aligned, padded, taken
-from legato.nn.fused.images import Images, unit_of
-from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Tensors, register
+from legato.nn.fused.images import Images, unit_of, weights_in_rows
+from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Record, Tensors, register
 from legato.nn.fused.unrolling import sections
 from legato.nn.potts import rows
 from legato.nn.potts.model import PottsSettings, dual_shape, potts_function
@@ -29,19 +29,13 @@ class Weights:
     neighbour have weight zero, rows without one have a negative index in `edges`."""
 
     def __init__(self, weights: Tensor, layout: Layout) -> None:
-        values = weights.detach().numpy()
-        directions, width = len(layout.directions), layout.spatial[-1]
-        constant = all(size == 1 for size in values.shape[3:-1])
-        between = values.shape[3:-1] if constant else layout.spatial[:-1]
-        full = np.broadcast_to(values, (*values.shape[:2], directions, *between, width))
-        count = math.prod(between)
-        self.rows = aligned((*values.shape[:2], directions, count, layout.columns), values.dtype)
-        self.rows[..., :width] = full.reshape(*full.shape[:3], count, width)
-        self.columns = layout.column_has_neighbour.astype(values.dtype)
+        sizes = (-1, -1, len(layout.directions), *(-1,) * len(layout.spatial))
+        self.rows = weights_in_rows(weights.expand(sizes), layout)
+        self.columns = layout.column_has_neighbour.astype(self.rows.dtype)
         self.rows *= self.columns[:, None]
-        index = np.zeros(layout.rows, np.int64) if constant else np.arange(layout.rows)
+        index = np.arange(layout.rows) % self.rows.shape[3]
         self.edges = np.where(layout.row_has_neighbour, index, -1)
-        self.zeros = aligned((layout.columns,), values.dtype)
+        self.zeros = aligned((layout.columns,), self.rows.dtype)
 
 
 class Sweep(Images):
@@ -49,8 +43,6 @@ class Sweep(Images):
 
     def __init__(self, tensors: Tensors, settings: PottsSettings) -> None:
         cost, weights, tau, sigma, *_ = tensors
-        assert cost is not None
-        assert weights is not None
         batch, labels, *spatial = cost.shape
         threads = torch.get_num_threads()
         layout = Layout(batch, labels, tuple(spatial), settings.neighbours, cost.dtype, threads)
@@ -230,7 +222,6 @@ class NumbaPotts(FusedKernel[PottsSettings]):
 
     def like(self, tensors: Tensors, settings: PottsSettings, keep: bool) -> list[Like]:
         cost = tensors[0]
-        assert cost is not None
         directions = len(settings.directions(cost))
         mean = cost.shape if settings.average else ABSENT
         tape = self._tape_shapes(cost, directions, settings) if keep else (ABSENT,) * 3
@@ -253,7 +244,6 @@ class NumbaPotts(FusedKernel[PottsSettings]):
         self, tensors: Tensors, settings: PottsSettings, keep: bool
     ) -> tuple[Tensors, Tensors]:
         cost, *_, mirror, dual = tensors
-        assert cost is not None
         sweep = Sweep(tensors, settings)
         layout, total = sweep.layout, settings.iterations
         directions = len(layout.directions)
@@ -281,24 +271,15 @@ class NumbaPotts(FusedKernel[PottsSettings]):
             torch.from_numpy(t) if t.size else None for t in (tape, marked_a, marked_b)
         ]
 
-    def reverse(
-        self,
-        bars: Tensors,
-        tensors: Tensors,
-        outputs: Tensors,
-        tape: Tensors,
-        settings: PottsSettings,
-        wanted: Sequence[bool],
-    ) -> Tensors:
+    def reverse(self, bars: Tensors, record: Record, wanted: Sequence[bool]) -> Tensors:
+        tensors, outputs, tape, settings = record
         cost, weights, tau, sigma, *_ = tensors
-        assert cost is not None
-        assert weights is not None
         sweep = Sweep(tensors, settings)
         layout, total = sweep.layout, settings.iterations
         directions, to_steps = len(layout.directions), wanted[2] or wanted[3]
         _, dual_bar, _, mean_bar = bars
         unit = unit_of(_in_effect(bars, outputs))
-        last_u = sweep.rows_of(_tensor(outputs[2]))
+        last_u = sweep.rows_of(outputs[2])
         s = self._seed_cotangents(sweep, bars, outputs, last_u, unit)
         q = None if dual_bar is None else sweep.rows_of(dual_bar, 1 / unit)
         extra = None if mean_bar is None else sweep.rows_of(mean_bar, 1 / (unit * total))
@@ -306,7 +287,7 @@ class NumbaPotts(FusedKernel[PottsSettings]):
         bands = Bands(layout, layout.in_flight(segment, 12 + 2 * directions))
         reverse = Reverse(sweep, bands, s, q, last_u)
         if settings.checkpoint:
-            marked_a, marked_b = (_tensor(t).numpy() for t in tape[1:])
+            marked_a, marked_b = (t.numpy() for t in tape[1:])
             forward = Forward(sweep, bands)
             steps = taken((layout.batch, segment + 1, *sweep.cost.shape[1:]), cost.dtype)
             for i, (_, count) in reversed(list(enumerate(sections(total, segment)))):
@@ -314,8 +295,8 @@ class NumbaPotts(FusedKernel[PottsSettings]):
                 forward.run(count, steps, None)
                 reverse.run(steps[:, : count + 1], forward.b, extra, to_steps)
         else:
-            steps = _tensor(tape[0]).numpy()
-            b, whole = bands.field(directions), sweep.rows_of(_tensor(outputs[1]))
+            steps = tape[0].numpy()
+            b, whole = bands.field(directions), sweep.rows_of(outputs[1])
             bands.each(lambda i, lane: bands.spread(i, b, whole))
             reverse.run(steps, b, extra, to_steps)
         a_bar = self._to_start(reverse, steps[:, 0], cost.shape, unit) if wanted[4] else None
@@ -333,8 +314,8 @@ class NumbaPotts(FusedKernel[PottsSettings]):
         return (
             sweep.tensor_of(reverse.cost_bar, cost.shape, -sweep.tau * unit),
             sweep.tensor_of(weight_bar, shape, unit).sum_to_size(weights.shape),
-            _tensor(tau).new_tensor(-(edges / sweep.tau + forces) * unit),
-            _tensor(sigma).new_tensor(to_sigma * unit),
+            tau.new_tensor(-(edges / sweep.tau + forces) * unit),
+            sigma.new_tensor(to_sigma * unit),
             a_bar,
             b_bar,
         )
@@ -350,7 +331,7 @@ class NumbaPotts(FusedKernel[PottsSettings]):
             s = sweep.whole()
             sweep.clear(s)
         else:
-            a, s = sweep.rows_of(_tensor(outputs[0])), sweep.rows_of(mirror_bar, 1 / unit)
+            a, s = sweep.rows_of(outputs[0]), sweep.rows_of(mirror_bar, 1 / unit)
 
         def collect(image: int, first: int, last: int) -> None:
             some = slice(first, last)
@@ -382,13 +363,8 @@ def _in_effect(bars: Tensors, outputs: Tensors) -> list[Tensor | None]:
     """
     *others, mean_bar = bars
     if mean_bar is not None:
-        mean_bar = torch.from_numpy(mean_bar.numpy() * _tensor(outputs[3]).numpy())
+        mean_bar = torch.from_numpy(mean_bar.numpy() * outputs[3].numpy())
     return [*others, mean_bar]
-
-
-def _tensor(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor
 
 
 potts = potts_function(register(NumbaPotts()))

@@ -24,7 +24,6 @@ def iterate(tensors: Tensors, settings: PottsSettings, gradient: GradientStrateg
     Reference: Section 7 of Ochs et al. (2016).
     """
     cost, weights, tau, sigma, mirror, dual = tensors
-    assert cost is not None and weights is not None  # noqa: PT018
     directions = settings.directions(cost)
     mean = Average(1) if settings.average else False
     state = solve(

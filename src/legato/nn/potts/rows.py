@@ -23,7 +23,7 @@ which every grid has; other directions go through `_others`. Their arguments nev
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from legato.nn.fused.rows import (
     MARGIN,
@@ -40,72 +40,37 @@ from legato.nn.fused.rows import (
 )
 from legato.nn.fused.vector_math import distinct, exp, exp_twice, flushed, tanh
 
+Problem = namedtuple(
+    "Problem",
+    "cost weights zeros edges base down right across tau sigma shrink epsilon tiny flush",
+)
+"""One image in rows, its weights, and the steps.
 
-class Problem(NamedTuple):
-    """One image in rows, its weights, and the steps.
-
-    cost (rows, labels, columns), weights (labels or 1, directions, rows or 1, columns); `edges` has
-    for every direction and row the row of its weights, negative where the neighbour is missing.
-    A neighbour lies `down` rows and `right` columns away, its ring of rows starts at `base`, and
-    `across` is the direction that leads to the next column. Probabilities below `tiny` and
-    cotangents below `flush` become zero rather than denormal.
-    """
-
-    cost: Any
-    weights: Any
-    zeros: Any
-    edges: Any
-    base: Any
-    down: Any
-    right: Any
-    across: Any
-    tau: Any
-    sigma: Any
-    shrink: Any
-    epsilon: Any
-    tiny: Any
-    flush: Any
+cost (rows, labels, columns), weights (labels or 1, directions, rows or 1, columns); `edges` has
+for every direction and row the row of its weights, negative where the neighbour is missing.
+A neighbour lies `down` rows and `right` columns away, its ring of rows starts at `base`, and
+`across` is the direction that leads to the next column. Probabilities below `tiny` and
+cotangents below `flush` become zero rather than denormal.
+"""
 
 
-class Iterates(NamedTuple):
-    """a, u = softmax(a) and b of a band."""
-
-    a: Any
-    u: Any
-    b: Any
+Iterates = namedtuple("Iterates", "a u b")
+"""a, u = softmax(a) and b of a band."""
 
 
-class Cotangents(NamedTuple):
-    """Of a band: s of a, the last Kᵀq as g, and q of b; with them b and, for ε > 0, u.
+Cotangents = namedtuple("Cotangents", "s slope g q b u")
+"""Of a band: s of a, the last Kᵀq as g, and q of b; with them b and, for ε > 0, u.
 
-    `slope` is s, flat and with margins at its ends.
-    """
-
-    s: Any
-    slope: Any
-    g: Any
-    q: Any
-    b: Any
-    u: Any
+`slope` is s, flat and with margins at its ends.
+"""
 
 
-class Gradients(NamedTuple):
-    """Of an image's cost and weights; of its margins' weights (to no use), and sums for σ and τ."""
-
-    cost: Any
-    weights: Any
-    waste: Any
-    sums: Any
+Gradients = namedtuple("Gradients", "cost weights waste sums")
+"""Of an image's cost and weights; of its margins' weights (to no use), and sums for σ and τ."""
 
 
-class Room(NamedTuple):
-    """Where a thread works: W·tanh(b) (or W·q) of the rows above, 2u⁺ − u, and lines."""
-
-    ring: Any
-    lead: Any
-    labels: Any
-    before: Any
-    lines: Any
+Room = namedtuple("Room", "ring lead labels before lines")
+"""Where a thread works: W·tanh(b) (or W·q) of the rows above, 2u⁺ − u, and lines."""
 
 
 @inlined

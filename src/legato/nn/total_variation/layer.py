@@ -188,21 +188,13 @@ class TotalVariation(nn.Module):
 # --- kernels --------------------------------------------------------------------------------------
 
 
-def _triton() -> TVFunction:
-    from legato.nn.total_variation.triton.host import tv
-
-    return tv
-
-
-def _numba() -> TVFunction:
-    from legato.nn.total_variation.numba import tv
-
-    return tv
-
-
-def _reference() -> TVFunction:
-    from legato.nn.total_variation.reference import tv
-
+def _load(name: str) -> TVFunction:
+    if name == "triton":
+        from legato.nn.total_variation.triton.host import tv
+    elif name == "numba":
+        from legato.nn.total_variation.numba import tv
+    else:
+        from legato.nn.total_variation.reference import tv
     return tv
 
 
@@ -211,9 +203,7 @@ KERNELS = KernelRegistry(
     data="image",
     triton_limit=8,  # channels under one norm are all held at once
     triton_limit_of="channels under one norm",
-    triton=_triton,
-    numba=_numba,
-    reference=_reference,
+    load=_load,
 )
 
 

@@ -143,7 +143,7 @@ def tv_function(solve: Callable[[Tensors, TVSettings], Tensors]) -> TVFunction:
         start = with_edges(dual, image)
         before = start if previous is None else with_edges(previous, image)
         settings = TVSettings(iterations, first, *coupling, checkpoint or 0)
-        return TVIterates(*solve((image, w, start, before), settings))  # type: ignore[arg-type]
+        return TVIterates(*solve((image, w, start, before), settings))
 
     return tv
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato.nn.fused.bands import Array, Bands, Layout, aligned, padded, pool, taken
-from legato.nn.fused.images import Images, unit_of
-from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Tensors, register
+from legato.nn.fused.bands import Array, Bands, Layout, padded, pool, taken
+from legato.nn.fused.images import Images, unit_of, weights_in_rows
+from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Record, Tensors, register
 from legato.nn.fused.unrolling import sections
 from legato.nn.total_variation import rows
 from legato.nn.total_variation.growth import warn_if_grown
@@ -48,28 +48,14 @@ class Sweep(Images):
         )
         self.settings = settings
         self.directions = len(spatial)
-        self.dtype = np.dtype(self.number)
         self.alpha = step_size(self.directions)
-        self.betas = np.array(momentum(settings.iterations, settings.first), self.dtype)
+        self.betas = np.array(momentum(settings.iterations, settings.first), self.number)
         self.grouped = settings.coupling.is_grouped(channels)
         self.image = self.rows_of(image)
-        self.limits = self._limits(weight)
+        self.limits = weights_in_rows(weight, self.layout)
         self.zeros = self.room(self.layout.columns)
         self.no_codes = np.zeros((1, 1, self.layout.columns), np.uint8)
         self.no_points = self.room(1, 1, self.channels, self.directions, self.layout.columns)
-
-    def _limits(self, weight: Tensor) -> Array:
-        """λ as (b, c, e, rows or 1, columns), zero in the padding."""
-        values, layout = weight.detach().numpy(), self.layout
-        constant = all(size == 1 for size in values.shape[3:-1])
-        between = (1,) if constant else layout.spatial[:-1]
-        if constant:
-            values = values.reshape(*values.shape[:3], 1, values.shape[-1])
-        width = layout.spatial[-1]
-        full = np.broadcast_to(values, (*values.shape[:3], *between, width))
-        limits = aligned((*full.shape[:3], math.prod(between), layout.columns), self.dtype)
-        limits[..., :width] = full.reshape(*limits.shape[:-1], width)
-        return limits
 
     def problem(self, image: int) -> rows.Problem:
         """What the row kernels see of an image."""
@@ -211,7 +197,6 @@ class NumbaTV(FusedKernel[TVSettings]):
 
     def like(self, tensors: Tensors, settings: TVSettings, keep: bool) -> list[Like]:
         image = tensors[0]
-        assert image is not None
         batch, channels, *spatial = image.shape
         joint = settings.channels and channels > 1
         grouped = settings.coupling.is_grouped(channels)
@@ -233,8 +218,6 @@ class NumbaTV(FusedKernel[TVSettings]):
         self, tensors: Tensors, settings: TVSettings, keep: bool
     ) -> tuple[Tensors, Tensors]:
         image, weight, dual, previous = tensors
-        assert image is not None
-        assert weight is not None
         sweep = Sweep(image, weight, settings)
         layout, total = sweep.layout, settings.iterations
         segment = min(settings.checkpoint or total, total) if keep else total
@@ -260,18 +243,9 @@ class NumbaTV(FusedKernel[TVSettings]):
         kept = (None if tape is None else torch.from_numpy(tape), torch.from_numpy(marks))
         return outputs, kept if marks.size else (kept[0], None)
 
-    def reverse(
-        self,
-        bars: Tensors,
-        tensors: Tensors,
-        outputs: Tensors,
-        tape: Tensors,
-        settings: TVSettings,
-        wanted: Sequence[bool],
-    ) -> Tensors:
+    def reverse(self, bars: Tensors, record: Record, wanted: Sequence[bool]) -> Tensors:
+        tensors, _, tape, settings = record
         image, weight, *_ = tensors
-        assert image is not None
-        assert weight is not None
         sweep = Sweep(image, weight, settings)
         layout, total, unit = sweep.layout, settings.iterations, unit_of(bars)
         segment = min(settings.checkpoint or total, total)

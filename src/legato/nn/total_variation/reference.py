@@ -34,8 +34,6 @@ def _unrolled(tensors: Tensors, settings: TVSettings) -> Tensors:
     Reference: Beck and Teboulle (2009), fast gradient-based algorithms for total variation.
     """
     image, w, dual, before = tensors
-    assert image is not None
-    assert w is not None
     bars: list[Tensor | None] = [None, None, None]
     if any(t is not None and t.requires_grad for t in tensors):
         image, bars = watched(image, settings.iterations)

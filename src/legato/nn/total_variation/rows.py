@@ -22,7 +22,7 @@ neighbour is a difference of something to itself, so p stays zero there, and nev
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from llvmlite import ir
 from numba import types
@@ -50,48 +50,29 @@ before they are needed again."""
 _BYTE = ir.IntType(8)
 
 
-class Problem(NamedTuple):
-    """One image in rows, its λ, and how its entries are projected.
+Problem = namedtuple(
+    "Problem",
+    "image limits edges down across width zeros alpha flush grouped by_direction",
+)
+"""One image in rows, its λ, and how its entries are projected.
 
-    image (rows, channels, columns), limits (kinds of direction, rows or 1, columns). A neighbour
-    lies `down` rows below or, in the direction `across`, in the next column; `edges` says which
-    rows have one. Entries that are `grouped` are projected together over the channels and, unless
-    `by_direction`, over the directions. Cotangents below `flush` become zero rather than denormal.
-    """
-
-    image: Any
-    limits: Any
-    edges: Any
-    down: Any
-    across: Any
-    width: Any
-    zeros: Any
-    alpha: Any
-    flush: Any
-    grouped: Any
-    by_direction: Any
+image (rows, channels, columns), limits (kinds of direction, rows or 1, columns). A neighbour
+lies `down` rows below or, in the direction `across`, in the next column; `edges` says which
+rows have one. Entries that are `grouped` are projected together over the channels and, unless
+`by_direction`, over the directions. Cotangents below `flush` become zero rather than denormal.
+"""
 
 
-class Tape(NamedTuple):
-    """What was clipped, as codes, or where entries are grouped the points that were projected."""
-
-    codes: Any
-    points: Any
+Tape = namedtuple("Tape", "codes points")
+"""What was clipped, as codes, or where entries are grouped the points that were projected."""
 
 
-class Gradients(NamedTuple):
-    """Σ w of the image's gradient, to be multiplied by α, that of λ, and of margins (to no use)."""
-
-    image: Any
-    limits: Any
-    waste: Any
+Gradients = namedtuple("Gradients", "image limits waste")
+"""Σ w of the image's gradient, to be multiplied by α, that of λ, and of margins (to no use)."""
 
 
-class Room(NamedTuple):
-    """Where a thread works: lines of v (or w) for every iteration in flight, sums over groups."""
-
-    ring: Any
-    sums: Any
+Room = namedtuple("Room", "ring sums")
+"""Where a thread works: lines of v (or w) for every iteration in flight, sums over groups."""
 
 
 @intrinsic

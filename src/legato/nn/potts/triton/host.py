@@ -20,7 +20,7 @@ from torch import Tensor
 
 from legato.nn.fused import unrolling
 from legato.nn.fused.launch import Launch, Plan, extent_of, strides_of
-from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Tensors, register
+from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Record, Tensors, register
 from legato.nn.fused.replay import addresses, bits, replays
 from legato.nn.neighbourhood import offsets
 from legato.nn.potts.model import PottsSettings, dual_shape, potts_function
@@ -94,10 +94,6 @@ class _Problem:
 
     def __init__(self, tensors: Tensors, settings: PottsSettings, launch: Launch | None) -> None:
         cost, weights, tau, sigma, *_ = tensors
-        assert cost is not None
-        assert weights is not None
-        assert tau is not None
-        assert sigma is not None
         self.cost = cost.contiguous()
         # Kept here, because a table holds their addresses only.
         self.weights, self.tau, self.sigma = weights, tau.to(cost), sigma.to(cost)
@@ -197,7 +193,6 @@ class TritonPotts(FusedKernel[PottsSettings]):
 
     def like(self, tensors: Tensors, settings: PottsSettings, keep: bool) -> list[Like]:
         cost = tensors[0]
-        assert cost is not None
         dual = dual_shape(cost, len(settings.directions(cost)))
         mean = cost.shape if settings.average else ABSENT
         count = len(_sections(settings.iterations, settings.checkpoint))
@@ -218,9 +213,6 @@ class TritonPotts(FusedKernel[PottsSettings]):
             None if shape == ABSENT else cost.new_empty(shape)
             for shape, _ in self.like(tensors, settings, keep)
         )
-        assert a is not None
-        assert b is not None
-        assert u is not None
         # Without a tape, three fields are used in turn.
         places = cost.new_empty((3, *cost.shape)) if tape is None else tape
         start_a, start_b = _contiguous(mirror), _contiguous(dual)
@@ -246,19 +238,11 @@ class TritonPotts(FusedKernel[PottsSettings]):
             start_a, start_b = a, b
         return (a, b, u, mean), (tape, marked_a, marked_b)
 
-    def reverse(
-        self,
-        bars: Tensors,
-        tensors: Tensors,
-        outputs: Tensors,
-        tape: Tensors,
-        settings: PottsSettings,
-        wanted: Sequence[bool],
-    ) -> Tensors:
+    def reverse(self, bars: Tensors, record: Record, wanted: Sequence[bool]) -> Tensors:
+        tensors, outputs, tape, settings = record
         problem = _Problem(tensors, settings, self.launch)
         cost, (mirror, dual) = problem.cost, tensors[4:]
         final_a, final_b, final_u, *_ = outputs
-        assert final_b is not None
         steps, to_dual = wanted[2] or wanted[3], wanted[5]
         sections = _sections(settings.iterations, settings.checkpoint)
         taped, marked_a, marked_b = tape

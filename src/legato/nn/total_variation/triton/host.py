@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from legato.nn.fused.launch import Launch, Plan, extent_of, strides_of
-from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Tensors, register
+from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Record, Tensors, register
 from legato.nn.fused.replay import addresses, bits, replays
 from legato.nn.fused.unrolling import sections
 from legato.nn.total_variation.growth import warn_if_grown
@@ -97,8 +97,6 @@ class _Problem:
 
     def __init__(self, tensors: Tensors, settings: TVSettings, launch: Launch | None) -> None:
         image, weight, *_ = tensors
-        assert image is not None
-        assert weight is not None
         self.image, self.weight, self.settings = image.contiguous(), weight, settings
         shape, coupling = tuple(image.shape), settings.coupling
         self.plan = _plan(
@@ -196,7 +194,6 @@ class TritonTV(FusedKernel[TVSettings]):
 
     def like(self, tensors: Tensors, settings: TVSettings, keep: bool) -> list[Like]:
         image = tensors[0]
-        assert image is not None
         field = dual_shape(image)
         tape: Like = (ABSENT, image.dtype)
         marks: Sequence[int] = ABSENT
@@ -229,18 +226,10 @@ class TritonTV(FusedKernel[TVSettings]):
                 mark[0].copy_(start[0])
                 mark[1].copy_(start[1])
             start = problem.forward(section, turns, (mark[0], mark[1]), None, value)
-        assert start is not None
         return (value, *start), (None, marks)
 
-    def reverse(
-        self,
-        bars: Tensors,
-        tensors: Tensors,
-        outputs: Tensors,
-        tape: Tensors,
-        settings: TVSettings,
-        wanted: Sequence[bool],
-    ) -> Tensors:
+    def reverse(self, bars: Tensors, record: Record, wanted: Sequence[bool]) -> Tensors:
+        tensors, _, tape, settings = record
         problem = _Problem(tensors, settings, self.launch)
         image, weight, to_weight = problem.image, problem.weight, wanted[1]
         z_bar, other_bar, later, start_bar = problem.fields(4)
