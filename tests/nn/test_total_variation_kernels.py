@@ -376,6 +376,7 @@ def test_second_derivatives_by_the_reference() -> None:
     assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).square().sum(), (y, w))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("isotropic", [False, True])
 def test_bad_cotangents_stay_bad(kernel: Kernel, isotropic: bool, bad: float) -> None:

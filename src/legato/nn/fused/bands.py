@@ -206,24 +206,35 @@ class Bands:
         self.each(lambda i, lane: flat[i].fill(0))
         return flat[:, margin:-margin].reshape(shape, copy=False), flat
 
-    def spread(self, i: int, field: Array, whole: Array | None) -> None:
-        """Fill band i of a field from whole images, or with zeros."""
-        if whole is None:
-            field[i] = 0
-            return
-        first, last = self.first[i], self.last[i]
-        field[i, : last - first] = whole[i // self.layout.bands, first:last]
+    def fill(self, *pairs: tuple[Array, Array | None]) -> None:
+        """Fill fields from whole images, or with zeros, band by band."""
+        layout = self.layout
 
-    def gather(self, i: int, whole: Array, field: Array) -> None:
-        """Write the rows that band i owns to whole images."""
-        (low, high), first = self.layout.owned[i], self.first[i]
-        whole[i // self.layout.bands, low:high] = field[i, low - first : high - first]
+        def fill(i: int, lane: int) -> None:
+            first, last = self.first[i], self.last[i]
+            for field, whole in pairs:
+                field[i, : last - first] = (
+                    0 if whole is None else whole[i // layout.bands, first:last]
+                )
+
+        self.each(fill)
+
+    def gather(self, *pairs: tuple[Array, Array]) -> None:
+        """Write the rows that each band owns of a field to whole images: (whole, field)."""
+        layout = self.layout
+
+        def gather(i: int, lane: int) -> None:
+            (low, high), first = layout.owned[i], self.first[i]
+            for whole, field in pairs:
+                whole[i // layout.bands, low:high] = field[i, low - first : high - first]
+
+        self.each(gather)
 
     def whole(self, field: Array) -> Array:
         """A field of the bands as whole images."""
         layout = self.layout
         whole = taken((layout.batch, layout.rows, *field.shape[2:]), layout.dtype)
-        self.each(lambda i, lane: self.gather(i, whole, field))
+        self.gather((whole, field))
         return whole
 
     def exchange(self, *fields: Array) -> None:

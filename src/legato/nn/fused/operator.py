@@ -93,9 +93,8 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
         wanted: Sequence[bool],
     ) -> list[Tensor]:
         settings = kernel.settings(*sizes, *numbers)
-        arrived, *given = (_present(group) for group in (bars, tensors, outputs, tape))
-        record = Record(*given, settings)
-        return _without_none(_reverse(kernel, arrived, record, wanted), tensors[0])
+        record = Record(_present(tensors), _present(outputs), _present(tape), settings)
+        return _without_none(_reverse(kernel, _present(bars), record, wanted), tensors[0])
 
     @reverse.register_fake
     def _(

@@ -50,7 +50,7 @@ class Sweep(Images):
         self.settings = settings
         self.cost = self.rows_of(cost)
         self.weights = Weights(weights, layout)
-        self.tau, self.sigma = float(tau), float(sigma)  # type: ignore[arg-type]
+        self.tau, self.sigma = float(tau), float(sigma)
         self.tiny = self.number(FLUSH[layout.dtype][0])
         # With ε > 0 the tape holds a, not u, which underflows where a is large: see `Reverse`.
         self.tape_mirror = settings.epsilon > 0
@@ -97,10 +97,9 @@ class Forward:
     def start(self, mirror: Array | None, dual: Array | None) -> None:
         """Begin at (a⁰, b⁰), or at zero, in whole images."""
         sweep, bands = self.sweep, self.bands
+        bands.fill((self.a, mirror), (self.b, dual))
 
-        def start(i: int, lane: int) -> None:
-            bands.spread(i, self.a, mirror)
-            bands.spread(i, self.b, dual)
+        def soften(i: int, lane: int) -> None:
             if mirror is None:
                 self.u[i] = 1 / sweep.layout.labels
                 return
@@ -108,7 +107,7 @@ class Forward:
             rows.recentre(self.a[i, some])
             rows.soften(self.u[i, some], self.a[i, some], self.lines[lane, 0], sweep.tiny)
 
-        bands.each(start)
+        bands.each(soften)
 
     def run(self, iterations: int, tape: Array | None, mean: Array | None) -> None:
         """Go on; tape[:, k] becomes the iterate k, from zero, and every later uᵏ adds to the mean.
@@ -117,8 +116,7 @@ class Forward:
         """
         sweep, bands = self.sweep, self.bands
         if tape is not None:
-            kept = self.a if sweep.tape_mirror else self.u
-            bands.each(lambda i, lane: bands.gather(i, tape[:, 0], kept))
+            bands.gather((tape[:, 0], self.a if sweep.tape_mirror else self.u))
         for done, now in sections(iterations, bands.depth):
 
             def steps(i: int, lane: int, done: int = done, now: int = now) -> None:
@@ -136,15 +134,6 @@ class Forward:
 
             bands.each(steps)
             bands.exchange(self.a, self.u, self.b)
-
-    def gather(self, a: Array, b: Array) -> None:
-        """Write a and b to whole images."""
-
-        def gather(i: int, lane: int) -> None:
-            self.bands.gather(i, a, self.a)
-            self.bands.gather(i, b, self.b)
-
-        self.bands.each(gather)
 
 
 class Reverse:
@@ -164,15 +153,9 @@ class Reverse:
         self.g, self.q = bands.field(), bands.field(directions)
         self.u = bands.field() if sweep.tape_mirror else None
         self.cost_bar, self.weight_bar = sweep.whole(), sweep.whole(labels, directions)
-
-        def start(i: int, lane: int) -> None:
-            bands.spread(i, self.s, s)
-            bands.spread(i, self.g, None)
-            bands.spread(i, self.q, q)
-            if self.u is not None:
-                bands.spread(i, self.u, u)
-
-        bands.each(start)
+        bands.fill((self.s, s), (self.g, None), (self.q, q))
+        if self.u is not None:
+            bands.fill((self.u, u))
         sweep.clear(self.cost_bar, self.weight_bar)
         self.ring = sweep.lines(bands.depth, int(layout.base[-1]))
         self.lead = sweep.lines(bands.depth, layout.reach + 1)
@@ -258,7 +241,7 @@ class NumbaPotts(FusedKernel[PottsSettings]):
         forward.start(*(None if t is None else sweep.rows_of(t) for t in (mirror, dual)))
         for i, (_, count) in enumerate(sections(total, segment)):
             if marked_a.size:
-                forward.gather(marked_a[i], marked_b[i])
+                forward.bands.gather((marked_a[i], forward.a), (marked_b[i], forward.b))
             forward.run(count, tape if tape.size else None, mean)
         a, b, u = (forward.bands.whole(field) for field in (forward.a, forward.b, forward.u))
         outputs = (
@@ -296,8 +279,8 @@ class NumbaPotts(FusedKernel[PottsSettings]):
                 reverse.run(steps[:, : count + 1], forward.b, extra, to_steps)
         else:
             steps = tape[0].numpy()
-            b, whole = bands.field(directions), sweep.rows_of(outputs[1])
-            bands.each(lambda i, lane: bands.spread(i, b, whole))
+            b = bands.field(directions)
+            bands.fill((b, sweep.rows_of(outputs[1])))
             reverse.run(steps, b, extra, to_steps)
         a_bar = self._to_start(reverse, steps[:, 0], cost.shape, unit) if wanted[4] else None
         b_bar = None

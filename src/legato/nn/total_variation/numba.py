@@ -112,12 +112,7 @@ class _InBands:
 
     def start(self, now: Array | None, before: Array | None) -> None:
         """Fill both fields from whole images, or with zeros."""
-
-        def start(i: int, lane: int) -> None:
-            self.bands.spread(i, self.now, now)
-            self.bands.spread(i, self.before, before)
-
-        self.bands.each(start)
+        self.bands.fill((self.now, now), (self.before, before))
 
 
 class Forward(_InBands):
@@ -140,15 +135,6 @@ class Forward(_InBands):
             if now % 2 == 1:
                 self.now, self.before = self.before, self.now
             bands.exchange(self.now, self.before)
-
-    def mark(self, now: Array, before: Array) -> None:
-        """Write p and p₋ to whole images."""
-
-        def gather(i: int, lane: int) -> None:
-            self.bands.gather(i, now, self.now)
-            self.bands.gather(i, before, self.before)
-
-        self.bands.each(gather)
 
 
 class Reverse(_InBands):
@@ -228,7 +214,7 @@ class NumbaTV(FusedKernel[TVSettings]):
         marks = taken(self.like(tensors, settings, keep)[4][0], image.dtype)
         for i, (start, count) in enumerate(sections(total, segment)):
             if marks.size:
-                forward.mark(*marks[i])
+                bands.gather((marks[i, 0], forward.now), (marks[i, 1], forward.before))
             forward.run(start, count, tape)
         u, p, before = sweep.whole(), bands.whole(forward.now), bands.whole(forward.before)
 

@@ -17,7 +17,7 @@ neighbour is a difference of something to itself, so p stays zero there, and nev
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator, call-overload"
-# mypy: disable-error-code="call-arg, import-untyped"
+# mypy: disable-error-code="call-arg, import-untyped, var-annotated"
 
 from __future__ import annotations
 

@@ -138,8 +138,8 @@ class _Problem:
                 places = (k % turns, max(k - 1, 0) % turns, (k + 1) % turns)
                 forward_step[p.grid](table, k, *places, *shape, **p.step_options)
             if end:
-                places = (count % turns, (count - 1) % turns)
-                finish[p.grid](table, *places, total, *shape, **p.options)
+                ends = (count % turns, (count - 1) % turns)
+                finish[p.grid](table, *ends, total, *shape, **p.options)
 
         kind = ("forward", count, turns, cold, warm, fresh, average, end)
         self._run((p, total if average else 0, kind), entries, launch)

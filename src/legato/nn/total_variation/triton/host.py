@@ -226,6 +226,7 @@ class TritonTV(FusedKernel[TVSettings]):
                 mark[0].copy_(start[0])
                 mark[1].copy_(start[1])
             start = problem.forward(section, turns, (mark[0], mark[1]), None, value)
+        assert start is not None
         return (value, *start), (None, marks)
 
     def reverse(self, bars: Tensors, record: Record, wanted: Sequence[bool]) -> Tensors:
