@@ -26,9 +26,9 @@ import legato
 OPEN = {
     "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
     "HeavyBall", "History", "Level", "LinearSolver", "Operator", "Saddle", "Composite",
-    "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
-    "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
-    "SparseCodingOutput", "OuterPath",
+    "Potts", "PottsOutput", "TotalVariation", "TotalVariationOutput", "AnalysisDenoiserOutput",
+    "DescentOptimizer", "FixedPointGradient", "Linearisation", "LeastSquaresOutput",
+    "MatrixGameOutput", "SparseCodingOutput", "OuterPath",
 }  # fmt: skip
 
 

@@ -532,7 +532,7 @@ SECTIONED = {
 def test_triton_sections_change_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long solve is cut into sections; here they have two iterations."""
     module = importlib.import_module("legato.nn.potts.triton.host")
-    monkeypatch.setattr(module, "SECTION", 2)
+    monkeypatch.setattr(module, "SECTION_ITERATIONS", 2)
     module._sections.cache_clear()
     kernel = load("potts", "triton")
     values, gradients = values_and_gradients(case, kernel.solve, torch.float64, kernel.device)

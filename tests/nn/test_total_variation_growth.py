@@ -10,7 +10,7 @@ import torch
 import legato as lg
 from legato.errors import InexactGradientWarning
 from legato.nn import TotalVariation
-from legato.nn.total_variation.model import RESTART, momentum
+from legato.nn.total_variation.model import RESTART_AFTER, momentum
 
 
 def noisy(dtype: torch.dtype) -> torch.Tensor:
@@ -28,10 +28,14 @@ def gradient(layer: TotalVariation, dtype: torch.dtype) -> float:
 
 
 def test_momentum_starts_anew():
-    whole = momentum(3 * RESTART)
-    assert whole[:RESTART] == whole[RESTART : 2 * RESTART] == whole[2 * RESTART :]
-    assert whole[RESTART] == 0.0
-    assert momentum(7, first=RESTART - 3) == whole[RESTART - 3 : RESTART + 4]
+    whole = momentum(3 * RESTART_AFTER)
+    assert (
+        whole[:RESTART_AFTER]
+        == whole[RESTART_AFTER : 2 * RESTART_AFTER]
+        == whole[2 * RESTART_AFTER :]
+    )
+    assert whole[RESTART_AFTER] == 0.0
+    assert momentum(7, first=RESTART_AFTER - 3) == whole[RESTART_AFTER - 3 : RESTART_AFTER + 4]
 
 
 @pytest.mark.parametrize("kernel", ["numba", "reference"])

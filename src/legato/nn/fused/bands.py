@@ -23,32 +23,32 @@ from legato.nn.neighbourhood import offsets
 
 Array = NDArray[Any]
 
-VECTOR = 16
+VECTOR_COLUMNS = 16
 """Columns are padded to a multiple of this, the widest vector in float32."""
 
-PAGE, APART = 4096, 256
-"""Bytes. Rows whose distance modulo PAGE is below APART stall: a load waits for an earlier store
-whose address differs by a multiple of a page."""
+PAGE_BYTES, APART_BYTES = 4096, 256
+"""Rows whose distance, modulo a page, is less than APART_BYTES stall: a load waits for an earlier
+store whose address differs by a multiple of a page."""
 
-CACHE = 480 * 1024
+WINDOW_BYTES = 480 * 1024
 """Bytes that one thread's window of rows may take: half of a core's second-level cache."""
 
-POOLED = 1 << 30
+POOL_BYTES = 1 << 30
 """Bytes of released tapes that are kept for the next call."""
 
 NUMBER: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 workers = Workers()
-pool = BufferPool(POOLED)
+pool = BufferPool(POOL_BYTES)
 
 
 def padded(width: int, dtype: torch.dtype, lines: int = 0) -> int:
     """Columns for so many pixels: whole vectors, and rows of so many lines not a page apart."""
-    columns = -(-width // VECTOR) * VECTOR
-    while (row := lines * columns * dtype.itemsize) > PAGE - APART and (
-        min(row % PAGE, -row % PAGE) < APART
+    columns = -(-width // VECTOR_COLUMNS) * VECTOR_COLUMNS
+    while (row := lines * columns * dtype.itemsize) > PAGE_BYTES - APART_BYTES and (
+        min(row % PAGE_BYTES, -row % PAGE_BYTES) < APART_BYTES
     ):
-        columns += VECTOR
+        columns += VECTOR_COLUMNS
     return columns
 
 
@@ -126,7 +126,7 @@ class Layout:
         """How many iterations run at once, if each keeps `fields` rows per label in the cache."""
         size = torch.empty((), dtype=self.dtype).element_size()
         window = fields * self.reach * self.labels * self.columns * size
-        count = max(1, CACHE // window)
+        count = max(1, WINDOW_BYTES // window)
         if self.bands > 1:
             height = int((self.owned[:, 1] - self.owned[:, 0]).min())
             count = min(count, max(1, height // (8 * self.reach)))
@@ -200,7 +200,7 @@ class Bands:
 
     def field_with_margins(self) -> tuple[Array, Array]:
         """A field, and its bands as flat arrays with margins, all zero."""
-        layout, margin = self.layout, rows.MARGIN
+        layout, margin = self.layout, rows.MARGIN_COLUMNS
         shape = (self.tasks, self.height, layout.labels, layout.columns)
         flat = taken((self.tasks, math.prod(shape[1:]) + 2 * margin), layout.dtype)
         self.each(lambda i, lane: flat[i].fill(0))

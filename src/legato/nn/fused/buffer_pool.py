@@ -12,10 +12,10 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
-CACHE_LINE = 64
-SMALL = 1 << 16
+CACHE_LINE_BYTES = 64
+POOLED_FROM_BYTES = 1 << 16
 """Bytes below which the system's allocator does as well."""
-MANY = 64
+MOST_FREE_BUFFERS = 64
 """Free buffers beyond which looking for one takes too long."""
 
 
@@ -30,12 +30,12 @@ class BufferPool:
     def take(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         """An uninitialised array; its memory returns to the pool when the array is collected."""
         size = math.prod(shape) * dtype.itemsize
-        buffer = self._find(size + CACHE_LINE) if size >= SMALL else None
+        buffer = self._find(size + CACHE_LINE_BYTES) if size >= POOLED_FROM_BYTES else None
         if buffer is None:
-            buffer = np.empty(size + CACHE_LINE, np.uint8)
-        start = -buffer.ctypes.data % CACHE_LINE
+            buffer = np.empty(size + CACHE_LINE_BYTES, np.uint8)
+        start = -buffer.ctypes.data % CACHE_LINE_BYTES
         array = buffer[start : start + size].view(dtype).reshape(shape)
-        if size < SMALL:
+        if size < POOLED_FROM_BYTES:
             return array
         # `array` views `buffer`, so the finaliser, which holds the buffer, outlives every view.
         weakref.finalize(array, self._give, buffer).atexit = False
@@ -51,7 +51,10 @@ class BufferPool:
     def _give(self, buffer: NDArray[np.uint8]) -> None:
         with self._lock:
             self._free.append(buffer)
-            while len(self._free) > MANY or sum(b.nbytes for b in self._free) > self.limit:
+            while (
+                len(self._free) > MOST_FREE_BUFFERS
+                or sum(b.nbytes for b in self._free) > self.limit
+            ):
                 self._free.pop(0)
 
     def clear(self) -> None:

@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
-TABLE = 23
+TABLE_ENTRIES = 23
 """Entries of a table, used or not."""
 
 Entries = Mapping[Any, Tensor | int]
@@ -32,12 +32,12 @@ Entries = Mapping[Any, Tensor | int]
 
 def make_slots() -> tuple[tl.constexpr, ...]:
     """Numbers for the slots of a table, as constants that kernels may name."""
-    return tuple(tl.constexpr(i) for i in range(TABLE))
+    return tuple(tl.constexpr(i) for i in range(TABLE_ENTRIES))
 
 
 def addresses(entries: Entries, default: Tensor) -> list[int]:
     """The table as numbers; what is absent has an address that may be read."""
-    table = [default.data_ptr()] * TABLE
+    table = [default.data_ptr()] * TABLE_ENTRIES
     for slot, entry in entries.items():
         table[slot.value] = entry.data_ptr() if isinstance(entry, Tensor) else entry
     return table
@@ -49,7 +49,7 @@ def bits(number: float) -> int:
     return int(struct.unpack("q", struct.pack("d", number))[0])
 
 
-@triton.jit(do_not_specialize=[f"p{i}" for i in range(TABLE)])
+@triton.jit(do_not_specialize=[f"p{i}" for i in range(TABLE_ENTRIES)])
 def _fill_table(
     table, p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11,
     p12, p13, p14, p15, p16, p17, p18, p19, p20, p21, p22,
@@ -63,7 +63,7 @@ def _fill_table(
         tl.store(table + i, addresses[i])
 
 
-GRAPHS = 64
+MOST_GRAPHS = 64
 """At most so many captured solves are kept, each a list of launches without memory of its own."""
 
 
@@ -97,7 +97,7 @@ class Replays:
         """Let `launch(table)` work on these entries, depending on nothing else but the key."""
         if INTERPRETED or torch.cuda.is_current_stream_capturing():
             # The user's own graph takes the launches, and keeps the table.
-            table = torch.empty(TABLE, dtype=torch.int64, device=device)
+            table = torch.empty(TABLE_ENTRIES, dtype=torch.int64, device=device)
             _fill_table[(1,)](table, *entries)
             launch(table)
         elif device.index == torch.cuda.current_device():
@@ -119,7 +119,7 @@ class Replays:
             if solve is None:
                 # Most of what is seen once is never seen again, and kernels must be compiled
                 # before they can be captured.
-                table = torch.empty(TABLE, dtype=torch.int64, device=device)
+                table = torch.empty(TABLE_ENTRIES, dtype=torch.int64, device=device)
                 fill = _fill_table[(1,)](table, *entries)
                 self._remember(key, _Solve(table, fill[(1, 1, 1)], entries))
                 launch(table)
@@ -135,7 +135,7 @@ class Replays:
 
     def _remember(self, key: Hashable, solve: _Solve) -> None:
         self._solves[key] = solve
-        if len(self._solves) > GRAPHS:
+        if len(self._solves) > MOST_GRAPHS:
             # A graph must not be destroyed while it runs.
             torch.cuda.synchronize()
             self._solves.popitem(last=False)

@@ -14,7 +14,7 @@ from numba import njit
 
 from legato.nn.fused.vector_math import distinct, stream
 
-MARGIN = 16
+MARGIN_COLUMNS = 16
 """Columns on either side of a ring's rows, so that x ± 1 needs no test."""
 
 
@@ -45,7 +45,7 @@ def shifted(line, shift, columns):
     A slice, because Numba tests every index of the form x + shift for being negative, and the loop
     around such a test does not vectorise.
     """
-    return line[MARGIN + shift : MARGIN + shift + columns]
+    return line[MARGIN_COLUMNS + shift : MARGIN_COLUMNS + shift + columns]
 
 
 @line_function

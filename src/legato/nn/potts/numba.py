@@ -20,7 +20,7 @@ from legato.nn.fused.unrolling import sections
 from legato.nn.potts import rows
 from legato.nn.potts.model import PottsSettings, dual_shape, potts_function
 
-FLUSH = {torch.float32: (1e-30, 1e-18), torch.float64: (1e-290, 1e-140)}
+FLUSH_BELOW = {torch.float32: (1e-30, 1e-18), torch.float64: (1e-290, 1e-140)}
 """Where probabilities, and cotangents scaled to unit size, become zero rather than denormal."""
 
 
@@ -51,7 +51,7 @@ class Sweep(Images):
         self.cost = self.rows_of(cost)
         self.weights = Weights(weights, layout)
         self.tau, self.sigma = float(tau), float(sigma)
-        self.tiny = self.number(FLUSH[layout.dtype][0])
+        self.tiny = self.number(FLUSH_BELOW[layout.dtype][0])
         # With ε > 0 the tape holds a, not u, which underflows where a is large: see `Reverse`.
         self.tape_mirror = settings.epsilon > 0
         self.no_image = self.room(0, labels, layout.columns)
@@ -62,7 +62,7 @@ class Sweep(Images):
         layout, w = self.layout, self.weights
         numbers = (
             self.tau, self.sigma, 1 / (1 + self.tau * self.settings.epsilon),
-            self.settings.epsilon, *FLUSH[layout.dtype],
+            self.settings.epsilon, *FLUSH_BELOW[layout.dtype],
         )  # fmt: skip
         return rows.Problem(
             self.cost[image], w.rows[image % w.rows.shape[0]], w.zeros, w.edges,
@@ -126,9 +126,8 @@ class Forward:
                     bands.span(i, now),
                     sweep.no_tape if tape is None else tape[image, done + 1 : done + 1 + now],
                     sweep.tape_mirror, sweep.no_image if mean is None else mean[image],
-                    rows.Room(
-                        self.ring[lane], self.lead[lane], self.power[lane], self.power[lane],
-                        self.lines[lane],
+                    rows.ForwardRoom(
+                        self.ring[lane], self.lead[lane], self.power[lane], self.lines[lane]
                     ),
                 )  # fmt: skip
 
@@ -185,7 +184,7 @@ class Reverse:
                         self.sums[lane],
                     ),
                     to_steps,
-                    rows.Room(
+                    rows.ReverseRoom(
                         self.ring[lane], self.lead[lane], self.u_bar[lane], self.before[lane],
                         self.lines[lane],
                     ),

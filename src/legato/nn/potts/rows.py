@@ -26,7 +26,7 @@ import math
 from collections import namedtuple
 
 from legato.nn.fused.rows import (
-    MARGIN,
+    MARGIN_COLUMNS,
     Pair,
     add_line,
     clear,
@@ -69,8 +69,9 @@ Gradients = namedtuple("Gradients", "cost weights waste sums")
 """Of an image's cost and weights; of its margins' weights (to no use), and sums for σ and τ."""
 
 
-Room = namedtuple("Room", "ring lead labels before lines")
-"""Where a thread works: W·tanh(b) (or W·q) of the rows above, 2u⁺ − u, and lines."""
+ForwardRoom = namedtuple("ForwardRoom", "ring lead power lines")
+ReverseRoom = namedtuple("ReverseRoom", "ring lead u_bar before lines")
+"""Where a thread works: W·tanh(b) (or W·q) of the rows above, 2u⁺ − u, rows and lines."""
 
 
 @inlined
@@ -189,7 +190,7 @@ def _invert_line(total):
 def _primal_row(a, u, b, r, ring, lead, room, problem):
     """aᵏ⁺¹ and uᵏ⁺¹ of one row, and 2uᵏ⁺¹ − uᵏ for the dual update that follows."""
     labels, columns = a.shape
-    power, total, top = room.labels, room.lines[0], room.lines[1]
+    power, total, top = room.power, room.lines[0], room.lines[1]
     for x in range(columns):
         top[x] = -math.inf
     for label in range(labels):
@@ -414,7 +415,7 @@ def _field_line(flat, row, label, labels, shift, columns):
 
     At the ends of a line this looks into other lines, where the weight is zero.
     """
-    start = MARGIN + (row * labels + label) * columns + shift
+    start = MARGIN_COLUMNS + (row * labels + label) * columns + shift
     return flat[start : start + columns]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from legato._support.checks import is_concrete, wide_norm
 from legato.errors import InexactGradientWarning
 
-TRUSTED = 200
+TRUSTED_ITERATIONS = 200
 """Iterations up to which derivatives have not been seen to grow."""
 
 
@@ -26,7 +26,7 @@ def warn_if_grown(bars: Sequence[Tensor | None], to_image: Tensor, iterations: i
     """
     xi = bars[0]
     alone = xi is not None and not any(bar is not None for bar in bars[1:])
-    if xi is None or not alone or iterations <= TRUSTED or not is_concrete():
+    if xi is None or not alone or iterations <= TRUSTED_ITERATIONS or not is_concrete():
         return
     axes = tuple(range(1, xi.dim()))
     grown, arrived = (wide_norm(t, axes) for t in (to_image, xi))
@@ -51,7 +51,7 @@ def watched(image: Tensor, iterations: int) -> tuple[Tensor, list[Tensor | None]
     Its gradient is the last to arrive, and is then held against theirs.
     """
     bars: list[Tensor | None] = [None, None, None]
-    if iterations <= TRUSTED or not torch.is_grad_enabled() or not is_concrete():
+    if iterations <= TRUSTED_ITERATIONS or not torch.is_grad_enabled() or not is_concrete():
         return image, bars
     seen = image if image.requires_grad else image.detach().requires_grad_()
     seen = seen.view_as(seen)

@@ -16,7 +16,7 @@ from legato.nn.fused.operator import Tensors
 from legato.operators import Differences, Operator
 from legato.problems import Composite, Saddle
 
-RESTART = 400
+RESTART_AFTER = 400
 """Iterations after which the momentum starts anew: else the derivatives swing on, and may grow."""
 
 
@@ -150,7 +150,7 @@ def tv_function(solve: Callable[[Tensors, TVSettings], Tensors]) -> TVFunction:
 
 def momentum(iterations: int, first: int = 0) -> list[float]:
     """β_k of FISTA with restarts, for k = first, …, first + iterations − 1."""
-    return fista.momentum(iterations, first, RESTART)
+    return fista.momentum(iterations, first, RESTART_AFTER)
 
 
 def step_size(axes: int) -> float:

@@ -27,10 +27,10 @@ from legato.nn.total_variation.model import (
     tv_function,
 )
 
-FLUSH = {torch.float32: 1e-30, torch.float64: 1e-290}
+FLUSH_BELOW = {torch.float32: 1e-30, torch.float64: 1e-290}
 """Where cotangents scaled to unit size become zero rather than denormal."""
 
-LINES = 2
+LINES_BETWEEN_ROWS = 2
 """Lines of p, down and across, from a row that is read to the one above, which is written."""
 
 
@@ -44,7 +44,9 @@ class Sweep(Images):
         self.channels = channels if joint else 1
         images, threads = batch * self.of_batch, torch.get_num_threads()
         super().__init__(
-            Layout(images, self.channels, tuple(spatial), 4, image.dtype, threads, LINES)
+            Layout(
+                images, self.channels, tuple(spatial), 4, image.dtype, threads, LINES_BETWEEN_ROWS
+            )
         )
         self.settings = settings
         self.directions = len(spatial)
@@ -64,7 +66,7 @@ class Sweep(Images):
         return rows.Problem(
             self.image[image], limits[b % limits.shape[0], c % limits.shape[1]],
             layout.row_has_neighbour, layout.down, layout.across, layout.spatial[-1], self.zeros,
-            self.number(self.alpha), self.number(FLUSH[layout.dtype]), bool(self.grouped),
+            self.number(self.alpha), self.number(FLUSH_BELOW[layout.dtype]), bool(self.grouped),
             not self.settings.directions,
         )  # fmt: skip
 
@@ -187,7 +189,10 @@ class NumbaTV(FusedKernel[TVSettings]):
         joint = settings.channels and channels > 1
         grouped = settings.coupling.is_grouped(channels)
         images, inner = (batch, channels) if joint else (batch * channels, 1)
-        height, columns = math.prod(spatial[:-1]), padded(spatial[-1], image.dtype, LINES)
+        height, columns = (
+            math.prod(spatial[:-1]),
+            padded(spatial[-1], image.dtype, LINES_BETWEEN_ROWS),
+        )
         line = (inner, len(spatial), columns)
         tape: Sequence[int] = ABSENT
         marks: Sequence[int] = ABSENT

@@ -12,7 +12,7 @@ from legato.gradients import GradientStrategy, Piggyback, Unroll
 from legato.nn.fused.operator import Tensors
 from legato.nn.total_variation.growth import watch, watched
 from legato.nn.total_variation.model import (
-    RESTART,
+    RESTART_AFTER,
     Coupling,
     Terms,
     TVSettings,
@@ -40,11 +40,11 @@ def _unrolled(tensors: Tensors, settings: TVSettings) -> Tensors:
     terms = Terms(image, w, settings.coupling)
     if dual is None or before is None:
         dual = before = image.new_zeros(dual_shape(image))
-    alpha, t = step_size(image.dim() - 2), image.new_tensor(t_after(settings.first % RESTART))
+    alpha, t = step_size(image.dim() - 2), image.new_tensor(t_after(settings.first % RESTART_AFTER))
     p = terms.pack(dual)
     done = solve(
         terms.dual_problem(),
-        ForwardBackward(alpha, inertia=Nesterov(RESTART)),
+        ForwardBackward(alpha, inertia=Nesterov(RESTART_AFTER)),
         InertialState(p, p, image.new_tensor(alpha), terms.pack(before), t),
         gradient=Unroll(checkpoint=settings.checkpoint or None),
         stop=Stop(settings.iterations),
@@ -90,6 +90,6 @@ def by_engine(
     terms = Terms(image, w, coupling)
     dual = with_edges(dual, image)
     start = terms.pack(image.new_zeros(dual_shape(image)) if dual is None else dual)
-    algorithm = ForwardBackward(step_size(image.dim() - 2), inertia=Nesterov(RESTART))
+    algorithm = ForwardBackward(step_size(image.dim() - 2), inertia=Nesterov(RESTART_AFTER))
     p = solve(terms.dual_problem(), algorithm, start, gradient=gradient, stop=Stop(iterations))
     return terms.value(p.x), terms.unpack(p.x)

@@ -29,7 +29,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from legato.nn.fused.rows import (
-    MARGIN,
+    MARGIN_COLUMNS,
     Pair,
     add_line,
     clear,
@@ -43,7 +43,7 @@ from legato.nn.fused.rows import (
 )
 from legato.nn.fused.vector_math import distinct, flushed
 
-BLOCK = 4
+BLOCK_ROWS = 4
 """Rows that an iteration advances before the next one has its turn: fewer leave the nearest cache
 before they are needed again."""
 
@@ -186,7 +186,7 @@ def _primal_row(v, p, before, i, r, beta, problem):
             else:
                 inside = i >= down[e] and r >= down[e]
                 _spread_down(line, here, before[i - down[e], c, e] if inside else problem.zeros)
-        v[c, MARGIN + problem.width] = v[c, MARGIN + problem.width - 1]
+        v[c, MARGIN_COLUMNS + problem.width] = v[c, MARGIN_COLUMNS + problem.width - 1]
 
 
 @inlined
@@ -260,7 +260,7 @@ def _both_rows(p, before, i, r, v, codes, points, keep, beta, sums, problem):
         stream_line(points[0, 1], found.across)
     else:
         _step_line(line, y, now, last, above, here, beside, limit, None, None, None, numbers)
-    end = MARGIN + problem.width
+    end = MARGIN_COLUMNS + problem.width
     v[r % depth, 0, end] = v[r % depth, 0, end - 1]
 
 
@@ -273,17 +273,13 @@ def _rise_line(a, here, there, alpha):
 
 
 @line_function
-def _clip_line(z, limit):
+def _clip_line(z, limit, codes, shift):
+    """Π by clipping, for one direction; leaves in `codes`, unless None, what was clipped."""
     distinct()
     for x in range(z.size):
+        if codes is not None:
+            codes[x] = _joined(codes[x], _code(z[x], limit[x]), shift)
         z[x] = _clipped(z[x], limit[x])
-
-
-@line_function
-def _note_line(codes, z, limit, shift):
-    distinct()
-    for x in range(z.size):
-        codes[x] = _joined(codes[x], _code(z[x], limit[x]), shift)
 
 
 @line_function
@@ -333,8 +329,9 @@ def _dual_row(a, v, r, codes, points, keep, sums, problem):
             else:
                 limit = limits[e % kinds, at]
                 if keep:
-                    _note_line(codes, z, limit, 2 * e)
-                _clip_line(z, limit)
+                    _clip_line(z, limit, codes, 2 * e)
+                else:
+                    _clip_line(z, limit, None, 0)
     if grouped:
         for g in range(directions if by_direction else 1):
             _factor_line(sums[0, g], limits[g % kinds, at])
@@ -358,11 +355,11 @@ def forward_steps(p, before, span, betas, problem, tape, keep, room):
     low, high, grouped = span.low, span.high, problem.grouped
     simple = p.shape[1] == 1 and p.shape[2] == 2 and not (grouped and problem.by_direction)
     clear(ring)
-    for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
+    for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK_ROWS):
         if begin - count * reach >= high:
             break
         for j in range(count):
-            for t in range(begin, begin + BLOCK):
+            for t in range(begin, begin + BLOCK_ROWS):
                 r = t - j * reach
                 start = max(0, low - (count - 1 - j) * reach)
                 stop = min(rows, high + (count - 1 - j) * reach)
@@ -457,17 +454,13 @@ def _unshrink_lines(w, q, above, point, limit, bar):
 
 
 @line_function
-def _unclip_line(q, codes, shift):
+def _unclip_line(q, codes, shift, bar):
+    """z̄ over q for one direction; adds to the gradient of λ unless that is None."""
     distinct()
     for x in range(q.size):
+        if bar is not None:
+            bar[x] += _pushed(codes[x], shift, q[x])
         q[x] = _kept(codes[x], shift, q[x])
-
-
-@line_function
-def _weigh_line(bar, q, codes, shift):
-    distinct()
-    for x in range(q.size):
-        bar[x] += _pushed(codes[x], shift, q[x])
 
 
 @line_function
@@ -506,7 +499,12 @@ def _unshrink_line(q, point, factor, pull):
 def _reverse_primal_row(w, q, i, r, codes, points, bar, weigh, sums, problem):
     """z̄ = Π'ᵀq over q and w = ∇ᵀz̄ of one row; adds to the gradient of λ if `weigh`."""
     channels, directions, columns = q.shape[1:]
-    limits, down, zeros, end = problem.limits, problem.down, problem.zeros, MARGIN + problem.width
+    limits, down, zeros, end = (
+        problem.limits,
+        problem.down,
+        problem.zeros,
+        MARGIN_COLUMNS + problem.width,
+    )
     grouped, by_direction = problem.grouped, problem.by_direction
     # One index at a time: a slice along the directions would leave lines with a stride.
     kinds, at = limits.shape[0], r % limits.shape[1]
@@ -541,10 +539,10 @@ def _reverse_primal_row(w, q, i, r, codes, points, bar, weigh, sums, problem):
             if grouped:
                 g = e if by_direction else 0
                 _unshrink_line(here, points[c, e], sums[0, g], sums[1, g])
+            elif weigh:
+                _unclip_line(here, codes, 2 * e, bar[e % bar.shape[0]])
             else:
-                if weigh:
-                    _weigh_line(bar[e % bar.shape[0]], here, codes, 2 * e)
-                _unclip_line(here, codes, 2 * e)
+                _unclip_line(here, codes, 2 * e, None)
             # ∇ᵀ has the opposite sign of what is spread to v.
             if e == problem.across:
                 _gather_across(line, here)
@@ -628,11 +626,11 @@ def reverse_steps(q, before, span, betas, problem, tape, bars, weigh, room):
     channels, columns = q.shape[1], q.shape[3]
     low, high, grouped = span.low, span.high, problem.grouped
     clear(ring)
-    for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK):
+    for begin in range(max(0, low - count * reach), rows + count * reach + 1, BLOCK_ROWS):
         if begin - count * reach >= high:
             break
         for j in range(count):
-            for t in range(begin, begin + BLOCK):
+            for t in range(begin, begin + BLOCK_ROWS):
                 k = count - 1 - j
                 r = t - j * reach
                 start = max(0, low - k * reach)

@@ -29,7 +29,7 @@ from legato.nn.potts.triton.forward import begin, finish, forward_step
 from legato.nn.potts.triton.pixels import Case
 from legato.nn.potts.triton.reverse import reverse_step, seed_cotangents
 
-SECTION = 125
+SECTION_ITERATIONS = 125
 """Iterations in a section: up to so many, the unit of the fixed point is at most 2⁻²⁴."""
 
 
@@ -82,10 +82,10 @@ def _plan(
 @cache
 def _sections(iterations: int, checkpoint: int) -> list[tuple[int, int]]:
     """Where each section begins, and how many iterations it has."""
-    length = min(checkpoint, SECTION)
+    length = min(checkpoint, SECTION_ITERATIONS)
     if not checkpoint:
         # Of equal lengths, so that one graph serves them all.
-        length = -(-iterations // -(-iterations // SECTION))
+        length = -(-iterations // -(-iterations // SECTION_ITERATIONS))
     return unrolling.sections(iterations, length)
 
 
