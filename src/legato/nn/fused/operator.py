@@ -22,6 +22,11 @@ Tensors = Sequence[Any]
 """Tensors, or None for those that are absent."""
 Like = tuple[Sequence[int], torch.dtype]
 """Shape and dtype of a tensor that does not exist yet."""
+FORWARD = "(Tensor[] tensors, SymInt[] sizes, float[] numbers, bool keep) -> Tensor[]"
+REVERSE = (
+    "(Tensor[] bars, Tensor[] tensors, Tensor[] outputs, Tensor[] tape, SymInt[] sizes, "
+    "float[] numbers, bool[] wanted) -> Tensor[]"
+)
 ABSENT = (0,)
 """The shape of what stands for None among the operators' tensors."""
 S = TypeVar("S", bound=tuple[Any, ...])
@@ -67,30 +72,20 @@ class FusedKernel(ABC, Generic[S]):
 def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
     """Make the kernel known to torch, and return the function (tensors, settings) → outputs."""
 
-    @torch.library.custom_op(f"legato::{kernel.name}", mutates_args=())
-    def forward(
-        tensors: Sequence[Tensor], sizes: Sequence[int], numbers: Sequence[float], keep: bool
-    ) -> list[Tensor]:
+    @torch.library.custom_op(f"legato::{kernel.name}", mutates_args=(), schema=FORWARD)
+    def forward(tensors: Any, sizes: Any, numbers: Any, keep: bool) -> list[Tensor]:
         settings = kernel.settings(*sizes, *numbers)
         outputs, tape = kernel.forward(_present(tensors), settings, keep)
         return _without_none((*outputs, *tape), tensors[0])
 
     @forward.register_fake
-    def _(
-        tensors: Sequence[Tensor], sizes: Sequence[int], numbers: Sequence[float], keep: bool
-    ) -> list[Tensor]:
+    def _(tensors: Any, sizes: Any, numbers: Any, keep: bool) -> list[Tensor]:
         like = kernel.like(_present(tensors), kernel.settings(*sizes, *numbers), keep)
         return [tensors[0].new_empty(tuple(shape), dtype=dtype) for shape, dtype in like]
 
-    @torch.library.custom_op(f"legato::{kernel.name}_reverse", mutates_args=())
+    @torch.library.custom_op(f"legato::{kernel.name}_reverse", mutates_args=(), schema=REVERSE)
     def reverse(
-        bars: Sequence[Tensor],
-        tensors: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        tape: Sequence[Tensor],
-        sizes: Sequence[int],
-        numbers: Sequence[float],
-        wanted: Sequence[bool],
+        bars: Any, tensors: Any, outputs: Any, tape: Any, sizes: Any, numbers: Any, wanted: Any
     ) -> list[Tensor]:
         settings = kernel.settings(*sizes, *numbers)
         record = Record(_present(tensors), _present(outputs), _present(tape), settings)
@@ -98,13 +93,7 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
 
     @reverse.register_fake
     def _(
-        bars: Sequence[Tensor],
-        tensors: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        tape: Sequence[Tensor],
-        sizes: Sequence[int],
-        numbers: Sequence[float],
-        wanted: Sequence[bool],
+        bars: Any, tensors: Any, outputs: Any, tape: Any, sizes: Any, numbers: Any, wanted: Any
     ) -> list[Tensor]:
         pairs = zip(tensors, wanted, strict=True)
         return [t.new_empty(t.shape if yes else ABSENT) for t, yes in pairs]

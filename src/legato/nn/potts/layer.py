@@ -275,20 +275,18 @@ class Potts(nn.Module):
         # more of it than the engine does, 1e-4 at 500 iterations.
         long = self.iterations > LONG_SOLVE and self.epsilon > 0 and tau.requires_grad
         name, kernel = choose_kernel(cost, self.kernel or ("reference" if long else None))
+        same = {"epsilon": self.epsilon, "neighbours": self.neighbours}
         skipped, attached, checkpoint = schedule(self.gradient, self.iterations)
         if skipped:
             if self.average:
                 raise GradientError("Unroll(last=K) and average=True cannot be combined.")
             with torch.no_grad():
-                early = kernel(
-                    cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=skipped,
-                    epsilon=self.epsilon, neighbours=self.neighbours,
-                )  # fmt: skip
+                start = {"mirror": mirror, "dual": dual}
+                early = kernel(cost, w, tau, sigma, iterations=skipped, **start, **same)
             mirror, dual = early.mirror, early.dual
         return name, kernel(
             cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=attached,
-            average=self.average, checkpoint=checkpoint, epsilon=self.epsilon,
-            neighbours=self.neighbours,
+            average=self.average, checkpoint=checkpoint, **same,
         )  # fmt: skip
 
 
