@@ -235,7 +235,7 @@ def _step_line(v, y, p, before, above, here, beside, limit, limit_across, codes,
             above_across[x] = b * factor
 
 
-@compiled
+@line_function
 def _both_rows(p, before, i, r, v, codes, points, keep, beta, sums, problem):
     """The primal update of row r and the dual one of the row above at once: two directions, one
     channel."""
@@ -495,7 +495,7 @@ def _unshrink_line(q, point, factor, pull):
         q[x] = factor[x] * q[x] - pull[x] * point[x]
 
 
-@compiled
+@line_function
 def _reverse_primal_row(w, q, i, r, codes, points, bar, weigh, sums, problem):
     """z̄ = Π'ᵀq over q and w = ∇ᵀz̄ of one row; adds to the gradient of λ if `weigh`."""
     channels, directions, columns = q.shape[1:]
@@ -593,7 +593,7 @@ def _share_line(q, before, here, there, alpha, beta, flush):
         before[x] = z
 
 
-@compiled
+@line_function
 def _reverse_dual_row(q, before, w, r, beta, problem):
     """From z̄ to the cotangents of p and p₋: ā = z̄ − α∇w, (1 + β)ā and −βā."""
     channels, directions, columns = q.shape
