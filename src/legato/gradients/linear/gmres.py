@@ -56,7 +56,8 @@ class GMRES(LinearSolver):
             w, used, radius = w + update, used + count, max(radius, ritz)
             previous = residual
             r, residual = residual_of(product, w, xi)
-            if not residual < 0.999 * previous:  # a whole cycle without progress
+            # A whole cycle without progress, or nothing left: what rounding hides remains unknown.
+            if not residual < 0.999 * previous or not bool(r.any()):
                 break
         return LinearResult.judged(w, residual, used, tol, radius)
 
