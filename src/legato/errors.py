@@ -35,6 +35,10 @@ class GradientError(LegatoError, RuntimeError):
     """A gradient strategy does not apply to this problem or algorithm."""
 
 
+class LawError(LegatoError, AssertionError):
+    """A class breaks a law of its kind: which, by how much, and what to look at."""
+
+
 class LegatoWarning(UserWarning):
     """Base class of all warnings issued by legato."""
 
