@@ -97,7 +97,7 @@ def fresh_start(
         other, truth = scaled
         starts = [state, algorithm.solution(state)]
         try:
-            ends = [_solved(other, algorithm, start, stop) for start in starts]
+            ends = [_solved(other, truth.algorithm, start, stop) for start in starts]
         except LegatoError as error:
             raise LawError(
                 f"The law “{law}” does not hold: from the state of another problem the solve fails "
@@ -111,11 +111,12 @@ def fresh_start(
 def _scaled(algorithm: Any, problem: Any, x0: Any, stop: Stop) -> tuple[Any, Solution] | None:
     """A copy of the problem with all its tensors scaled, such that the algorithm solves it."""
     for factor in (1.42, 1 / 1.42):  # where fixed steps do not allow for larger data, smaller ones
-        other, held = replica(problem)
-        for tensor in held:
-            tensor.mul_(factor)
+        # Copied together: a kernel in the problem may be that of the algorithm's geometry.
+        (other, same), _ = replica((problem, algorithm))
+        for held in {id(h.tensor): h.tensor for h in held_tensors(other)}.values():
+            held.mul_(factor if held.is_floating_point() else 1)
         try:
-            found = solve(other, algorithm, x0, stop=stop)
+            found = solve(other, same, x0, stop=stop)
         except LegatoError:
             continue
         if float(found.residual.amax()) < 1e-8:

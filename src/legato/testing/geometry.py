@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from legato._support import tree
@@ -47,7 +49,7 @@ def interior_points(psi: Geometry, x: Var, count: int, seed: int) -> list[Var]:
         if not bool(psi.interior(points[-1]).all()):
             raise LawError(
                 "The law “unmirror leads inside” does not hold: a finite mirror variable close to "
-                "∇ψ(x) is sent out of the domain. Look at unmirror(), interior(), mirror_interior()."
+                "∇ψ(x) is sent out of the domain. Look at unmirror() and interior()."
             )
     return points
 
@@ -73,8 +75,7 @@ def mirror(psi: Geometry, x: Var, seed: int = 0) -> Measured:
 def distance(psi: Geometry, x: Var, seed: int = 0) -> Measured:
     """D(x, z) = ψ(x) − ψ(z) − ⟨∇ψ(z), x − z⟩ ≥ 0, and 0 only for x = z."""
     errors = []
-    points = interior_points(psi, x, 6, seed)
-    for a, b in zip(points, points[1:], strict=False):
+    for a, b in pairwise(interior_points(psi, x, 6, seed)):
         found, same = float(psi.distance(a, b)), abs(float(psi.distance(a, a)))
         linear = tree.inner(psi.mirror(b), tree_map(torch.sub, a, b))
         values = psi.value(a), psi.value(b)
@@ -115,7 +116,7 @@ def transport(psi: Geometry, x: Var, seed: int = 0) -> Measured:
     w = normal(ys[0], seed + 8)
     errors = [
         apart(psi.transport(a, b, w), psi.metric(b, psi.inverse_metric(a, w)), 1e-30)
-        for a, b in zip(ys, ys[1:], strict=False)
+        for a, b in pairwise(ys)
     ]
     return hold("transport", worst(errors), 1e-8, "Look at transport(): perhaps it is the inverse.")
 

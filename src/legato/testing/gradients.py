@@ -11,7 +11,7 @@ from torch import Tensor
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import InputError
-from legato.gradients import GradientStrategy
+from legato.gradients import GradientStrategy, Unroll
 from legato.running import Stop
 from legato.solving import solve
 from legato.testing.report import Report, hold
@@ -60,12 +60,13 @@ def check_gradient(
         require_double(p)
     stop = Stop(1000) if stop is None else stop
 
-    def value() -> Tensor:
-        return loss(solve(problem(*parameters), algorithm, x0, gradient=gradient, stop=stop).x)
+    def value(strategy: GradientStrategy) -> Tensor:
+        return loss(solve(problem(*parameters), algorithm, x0, gradient=strategy, stop=stop).x)
 
-    found = torch.autograd.grad(value(), parameters, allow_unused=True)
-    slopes = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-    error = slope_error(value, parameters, slopes)
+    found = torch.autograd.grad(value(gradient), parameters, allow_unused=True)
+    pairs = zip(parameters, found, strict=True)
+    slopes = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+    error = slope_error(lambda: value(Unroll()).detach(), parameters, slopes)
     look = (
         "Is the problem solved (for Implicit and its kin), is there a kink near θ, or is a tensor "
         "detached on its way? legato.diagnose tells more."

@@ -140,5 +140,3 @@ def derivatives(K: Operator, x: Var, seed: int = 0) -> Measured:
 
 def _rounding(x: Var) -> float:
     return 5000 * torch.finfo(tree.leaves(x)[0].dtype).eps
-
-

@@ -81,9 +81,7 @@ def optimality(
     return hold("optimality", worst(shortfalls), 1e-8, look)
 
 
-def _points(
-    g: Function, geometry: Geometry, x: Var, y: Var, step: Any, seed: int
-) -> Iterator[Var]:
+def _points(g: Function, geometry: Geometry, x: Var, y: Var, step: Any, seed: int) -> Iterator[Var]:
     """Points of the domain: values of the prox, and points around x where g is finite."""
     for s in range(seed, seed + 50):
         direction = normal(y, s)
@@ -181,4 +179,3 @@ def nan(g: Function, geometry: Geometry, y: Var, step: Any, seed: int = 0) -> Me
     swallowed = sum(not bool(t.reshape(-1)[0].isnan()) for t in found)
     look = "NaN went in and a number came out: torch.where and comparisons lose it, clamp does not."
     return hold(law, swallowed, 0, look)
-
