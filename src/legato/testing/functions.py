@@ -9,7 +9,7 @@ import torch
 
 from legato._support import tree
 from legato._support.tree import Var, tree_map
-from legato.errors import LawError, MissingConjugateError
+from legato.errors import LawError, MissingConjugateError, MissingProxError
 from legato.functions import Function
 from legato.functions.prox import has_prox
 from legato.geometry import Euclidean
@@ -135,7 +135,7 @@ def fenchel_young(f: Function, x: Var, seed: int = 0) -> Measured:
             errors.append(abs(float(f(z) + known - tree.inner(z, p))) / size)
             for other in domain_points(f, x, 5, s + 100):
                 errors.append(float(tree.inner(other, p) - f(other) - known) / size)
-    except (MissingConjugateError, NotImplementedError):
+    except (MissingConjugateError, MissingProxError):
         return skip(law, "the conjugate has no known value")
     look = "Look at the conjugate's value: constants, factors, its domain."
     return hold(law, worst(errors), 1e-9, look)

@@ -71,6 +71,7 @@ def norm_bound(K: Operator, x: Var, seed: int = 0) -> Measured:
             for tensor in held:
                 tensor.mul_(change)
         true, bound = true_norm(K, x), K.norm(x).to(torch.float64)
+        true = true if bound.ndim else true.amax()
         positive = true > 0
         over = torch.where(positive, bound / true.where(positive, 1.0), torch.inf)
         hold("norm is an upper bound", worst([(1 - over).amax()]), _rounding(x), blame)
