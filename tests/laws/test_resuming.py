@@ -7,7 +7,7 @@ import legato as lg
 from legato.testing import check_algorithm
 from makers import randn
 
-UNTIL = lg.Stop(4000, tol=1e-12)
+UNTIL = lg.Stop(8000, tol=1e-12)
 A, b = randn(9, 5, seed=1), randn(9, seed=2)
 NOISY = randn(7, 6, seed=3)
 
