@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import legato as lg
+from legato.testing import check_algorithm
 
 
 class TwoTerms(NamedTuple):
@@ -58,6 +59,11 @@ def invest(cap, strategy):
     problem, stop = TwoTerms(near, lg.Simplex()), lg.Stop(2000, tol=1e-14)
     return lg.solve(problem, DouglasRachford(), torch.zeros_like(c), gradient=strategy, stop=stop)
 
+
+# %%
+# Before trusting it: is its step pure, does it stand still at a solution, may it start anywhere?
+near = lg.Box(0.0, torch.tensor(0.2).double()) + lg.SquaredDistance(c)
+print(check_algorithm(DouglasRachford(), TwoTerms(near, lg.Simplex()), torch.zeros_like(c)))
 
 # %%
 # All shares as the cap is lifted, and the slope of the least wanted one, three ways.

@@ -26,6 +26,7 @@ IN_DOCSTRINGS = [
     "legato.diagnostics",
     "legato.optim",
     "legato.bilevel",
+    "legato.testing",
 ]
 # Records, files and switches, which have no equation of their own.
 NO_EQUATION = {
