@@ -10,15 +10,15 @@ from legato.testing import SmallProblem, small_problems
 
 Theta = tuple[Tensor, ...]
 
-PROBLEMS = list(small_problems().values())
-ISOLATED = [p for p in PROBLEMS if p.isolated]
-SADDLES = [p for p in ISOLATED if isinstance(p.make(*p.parameters), lg.Saddle)]
-SPLITTINGS = [p for p in PROBLEMS if not isinstance(p.algorithm, lg.Newton)]
+PROBLEMS = small_problems()
+ISOLATED = [name for name, p in PROBLEMS.items() if p.isolated]
+SADDLES = [n for n in ISOLATED if isinstance(PROBLEMS[n].make(*PROBLEMS[n].parameters), lg.Saddle)]
+SPLITTINGS = [name for name, p in PROBLEMS.items() if not isinstance(p.algorithm, lg.Newton)]
 """Those solved by the paper's algorithms, whose state is a point."""
 
 
 def by_name(name: str) -> SmallProblem:
-    return small_problems()[name]
+    return PROBLEMS[name]
 
 
 A, TARGET, _ = by_name("lasso").parameters

@@ -93,7 +93,7 @@ def abstract_partials(problem: SmallProblem, iterations: int) -> tuple[list[Step
     return partials, z
 
 
-@pytest.mark.parametrize("name", [p.name for p in SPLITTINGS])
+@pytest.mark.parametrize("name", SPLITTINGS)
 def test_abstract_sweep(name: str) -> None:
     problem = by_name(name)
     partials, z = abstract_partials(problem, N)

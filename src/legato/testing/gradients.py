@@ -15,7 +15,7 @@ from legato.gradients import GradientStrategy, Unroll
 from legato.running import Stop
 from legato.solving import solve
 from legato.testing.report import Report, hold
-from legato.testing.sampling import require_double, slope_error
+from legato.testing.sampling import require_double, slope_errors
 
 
 def check_gradient(
@@ -66,9 +66,9 @@ def check_gradient(
     found = torch.autograd.grad(value(gradient), parameters, allow_unused=True)
     pairs = zip(parameters, found, strict=True)
     slopes = [torch.zeros_like(p) if g is None else g for p, g in pairs]
-    error = slope_error(lambda: value(Unroll()).detach(), parameters, slopes)
+    errors = slope_errors(lambda: value(Unroll()).detach(), parameters, slopes)
     look = (
         "Is the problem solved (for Implicit and its kin), is there a kink near θ, or is a tensor "
         "detached on its way? legato.diagnose tells more."
     )
-    return Report(repr(gradient), (hold("gradient", error, tolerance, look),))
+    return Report(repr(gradient), (hold("gradient", errors, tolerance, look),))

@@ -7,21 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import vjp
 
 from legato._support import tree
 from legato._support.tree import Var, tree_map
 from legato.functions import Function, mirror_prox, prox
 from legato.geometry import Geometry
-from legato.testing.report import Measured, Report, hold, skip, worst
-from legato.testing.sampling import (
-    apart,
-    moved,
-    normal,
-    replica,
-    require_double,
-    slope_error,
-    stacked,
-)
+from legato.testing import sampling
+from legato.testing.report import Measured, Report, hold, skip
+from legato.testing.sampling import apart, batch_law, minus, moved, normal, replica, slope_errors
 
 
 def check_prox(
@@ -36,21 +30,26 @@ def check_prox(
 
     .. math:: ⟨∇ψ(x) − y, z − x⟩ + α(g(z) − g(x)) ≥ 0 \quad\text{for all } z, \qquad x = P(y)
 
-    ``feasible`` draws points z of the domain of g by a seed; None takes values of the prox itself
-    and points near them. Raises a :class:`~legato.errors.LawError` for the first law that does
-    not hold.
+    Raises a :class:`~legato.errors.LawError` for the first law that does not hold.
+
+    Args:
+        g: the function, whose tensors are checked to get their derivatives.
+        geometry: ψ.
+        y: where, in mirror coordinates.
+        step: α.
+        feasible: points z of the domain of g by a seed; None takes values of the prox and points
+            near x.
+        seed: of the random numbers.
 
     >>> y = torch.tensor([3.0, -0.2]).double()
     >>> legato.testing.check_prox(lg.L1(0.5), lg.Euclidean(), y)["optimality"] < 1e-8
     True
     """
-    require_double(y)
-    laws = (symmetry, monotonicity, derivatives, batches, nan)
-    first = optimality(g, geometry, y, step, feasible, seed)
-    return Report(
-        f"prox of {g!r} in {geometry!r}",
-        (first, *(law(g, geometry, y, step, seed) for law in laws)),
-    )
+    sampling.require_double(y)
+    first = optimality(g, geometry, y, step, seed, feasible)
+    laws = (monotonicity, derivatives, batches, nan)
+    rest = (law(g, geometry, y, step, seed) for law in laws)
+    return Report(f"prox of {g!r} in {geometry!r}", (first, *rest))
 
 
 def optimality(
@@ -58,124 +57,83 @@ def optimality(
     geometry: Geometry,
     y: Var,
     step: Any,
-    feasible: Callable[[int], Var] | None = None,
     seed: int = 0,
+    feasible: Callable[[int], Var] | None = None,
 ) -> Measured:
     """The variational inequality at x = P(y), necessary and sufficient, at random points z."""
     mirror = mirror_prox(g, geometry, y, step)
-    x = geometry.unmirror(mirror)
-    slope = tree_map(torch.sub, mirror, y)
+    x, slope = geometry.unmirror(mirror), minus(mirror, y)
+    points = _points(g, geometry, y, step, seed) if feasible is None else map(feasible, range(200))
     value = float(g(x))
-    shortfalls = [0.0 if abs(value) < float("inf") else float("nan")]
-    points = (
-        map(feasible, range(seed, seed + 200))
-        if feasible is not None
-        else _points(g, geometry, x, y, step, seed)
-    )
+    shortfalls = [0.0 if abs(value) < torch.inf else torch.nan]
     for z in points:
-        rise = step * (g(z) - value)
-        change = tree.inner(slope, tree_map(torch.sub, z, x))
-        scale = 1 + float(tree.norm(z)) + abs(float(rise))
-        shortfalls.append(-float(change + rise) / scale)
+        rise = step * (float(g(z)) - value)
+        change = tree.dot(slope, minus(z, x))
+        shortfalls.append(-float(change + rise) / (1 + tree.length(z) + abs(float(rise))))
     look = "The result is no minimiser, or not in the domain: look at steps, signs, thresholds."
-    return hold("optimality", worst(shortfalls), 1e-8, look)
+    return hold("optimality", shortfalls, 1e-8, look)
 
 
-def _points(g: Function, geometry: Geometry, x: Var, y: Var, step: Any, seed: int) -> Iterator[Var]:
-    """Points of the domain: values of the prox, and points around x where g is finite."""
+def _points(g: Function, geometry: Geometry, y: Var, step: Any, seed: int) -> Iterator[Var]:
+    """Values of the prox elsewhere, and points around x inside the domains of ψ and g."""
+    x = prox(g, geometry, y, step)
     for s in range(seed, seed + 50):
         direction = normal(y, s)
-        for z in (
-            *(_safe_prox(g, geometry, moved(y, size, direction), step) for size in (0.1, 3.0)),
-            *(moved(x, size, direction) for size in (0.01, 1.0)),
-        ):
-            inside = bool(geometry.interior(z).all())
-            if inside and bool(torch.isfinite(g(z)).all()):
+        images = (prox(g, geometry, z, step) for z in _elsewhere(geometry, y, s))
+        for z in (*images, moved(x, 0.01, direction), moved(x, 1.0, direction)):
+            if bool(geometry.interior(z).all()) and bool(torch.isfinite(g(z))):
                 yield z
 
 
-def _safe_prox(g: Function, geometry: Geometry, y: Var, step: Any) -> Var:
-    """The prox where y belongs to a point; elsewhere that of its mirror image −|y|."""
-    if not bool(geometry.mirror_interior(y).all()):
-        y = tree_map(lambda t: -t.abs() - 1e-3, y)
-    return prox(g, geometry, y, step)
-
-
-def symmetry(g: Function, geometry: Geometry, y: Var, step: Any, seed: int = 0) -> Measured:
-    """P is the gradient of a convex function: its Jacobian is symmetric and monotone."""
-    at = tree_map(lambda t: t.detach().clone().requires_grad_(), y)
-    found = tree.leaves(prox(g, geometry, at, step))
-    errors = []
-    for s in range(seed, seed + 5):
-        u, v = normal(y, s), normal(y, s + 50)
-        Ju, Jv = (_pulled(found, at, w) for w in (u, v))
-        scale = 1e-3 + tree.length(Ju) * tree.length(v)
-        errors += [
-            abs(tree.dot(Ju, v) - tree.dot(Jv, u)) / scale,
-            -tree.dot(Ju, u) / scale,
-        ]
-    look = "The derivative is not that of a prox: something is detached, or a branch is wrong."
-    return hold("symmetric, monotone derivative", worst(errors), 1e-9, look)
-
-
-def _pulled(found: list[Tensor], at: Var, w: Var) -> Var:
-    if not any(t.requires_grad for t in found):
-        return tree_map(torch.zeros_like, at)
-    return tuple(
-        torch.zeros_like(t) if g is None else g
-        for t, g in zip(
-            tree.leaves(at),
-            torch.autograd.grad(
-                found, tree.leaves(at), tree.leaves(w), retain_graph=True, allow_unused=True
-            ),
-            strict=True,
-        )
-    )
+def _elsewhere(geometry: Geometry, y: Var, seed: int) -> list[Var]:
+    """Other mirror variables, near and far, that belong to points."""
+    near = [moved(y, size, normal(y, seed)) for size in (0.1, 0.5, 3.0)]
+    return [z for z in near if bool(geometry.mirror_interior(z).all())]
 
 
 def monotonicity(g: Function, geometry: Geometry, y: Var, step: Any, seed: int = 0) -> Measured:
-    """⟨P(y) − P(z), y − z⟩ ≥ 0, across kinks too."""
-    shortfalls = []
-    for s in range(seed, seed + 20):
-        z = moved(y, 0.3, normal(y, s))
-        if bool(geometry.mirror_interior(z).all()):
-            ends = [prox(g, geometry, point, step) for point in (y, z)]
-            turn, change = tree_map(torch.sub, *ends), tree_map(torch.sub, y, z)
-            shortfalls.append(-tree.dot(turn, change) / (1 + tree.dot(change, change)))
-    look = "The prox jumps or turns back: it is not that of a convex function."
-    return hold("monotone", worst([0.0, *shortfalls]), 1e-10, look)
+    """P is the gradient of a convex function: monotone, its Jacobian symmetric and monotone."""
+
+    def map_(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tree.leaves(prox(g, geometry, tree.rebuild(y, tensors), step)))
+
+    errors, at = [], tuple(tree.leaves(y))
+    for s in range(seed, seed + 10):
+        u, v = (tuple(tree.leaves(normal(y, s + shift))) for shift in (0, 50))
+        (_, Ju), (_, Jv) = (vjp(map_, at, w) for w in (u, v))
+        scale = 1e-3 + tree.length(Ju) * tree.length(v)
+        errors += [abs(tree.dot(Ju, v) - tree.dot(Jv, u)) / scale, -tree.dot(Ju, u) / scale]
+        for z in _elsewhere(geometry, y, s):
+            turn = minus(prox(g, geometry, z, step), prox(g, geometry, y, step))
+            errors.append(-tree.dot(turn, minus(z, y)) / (1 + tree.dot(z, z)))
+    look = "The map is not that of a convex function: something is detached, or a branch is wrong."
+    return hold("symmetric and monotone", errors, 1e-9, look)
 
 
 def derivatives(g: Function, geometry: Geometry, y: Var, step: Any, seed: int = 0) -> Measured:
     """The derivatives in y, in the step and in every tensor of g and ψ."""
     step = torch.as_tensor(step, dtype=torch.float64)
     (g, geometry, y, step), leaves = replica((g, geometry, y, step))
-    error = slope_error(lambda: prox(g, geometry, y, step), leaves, seed=seed)
+    errors = slope_errors(lambda: prox(g, geometry, y, step), leaves, seed=seed)
     look = "A tensor or the step is detached, or used at another place than the value says."
-    return hold("derivatives", error, 1e-6, look)
+    return hold("derivatives", errors, 1e-6, look)
 
 
 def batches(g: Function, geometry: Geometry, y: Var, step: Any, seed: int = 0) -> Measured:
     """The prox of a batch is that of its elements."""
-    law = "batch = elements"
-    if g.coupled is None or geometry.coupled is None:
-        return skip(law, "coupled is None, so that there is no batch")
-    points = [y, *(tree_map(lambda t, f=f: f * t, y) for f in (0.5, 2.0))]
-    singles = stacked(*(prox(g, geometry, z, step) for z in points))
-    error = apart(prox(g, geometry, stacked(*points), step), singles)
-    return hold(law, error, 1e-10, "Elements of a batch must not see each other.")
+    coupled = None if geometry.coupled is None else g.coupled
+    points = [tree_map(lambda t, f=f: f * t, y) for f in (1.0, 0.5, 2.0)]
+    return batch_law(coupled, (lambda z: prox(g, geometry, z, step), points))
 
 
 def nan(g: Function, geometry: Geometry, y: Var, step: Any, seed: int = 0) -> Measured:
     """An entry of y that is NaN is NaN in the result: a broken number is not swallowed."""
-    law = "NaN in, NaN out"
-    elsewhere = _safe_prox(g, geometry, moved(y, 1.0, normal(y, seed)), step)
-    if apart(elsewhere, prox(g, geometry, y, step)) == 0:
-        return skip(law, "the domain is one point: the result does not depend on y")
+    x, others = prox(g, geometry, y, step), _elsewhere(geometry, y, seed)
+    if all(apart(prox(g, geometry, z, step), x) == 0 for z in others):
+        return skip("NaN in, NaN out", "the domain is one point: nothing depends on y")
     y = tree.copy(y)
     for t in tree.leaves(y):
         t.view(-1)[0] = torch.nan
-    found = tree.leaves(prox(g, geometry, y, step))
-    swallowed = sum(not bool(t.reshape(-1)[0].isnan()) for t in found)
+    swallowed = [~t.flatten()[0].isnan() for t in tree.leaves(prox(g, geometry, y, step))]
     look = "NaN went in and a number came out: torch.where and comparisons lose it, clamp does not."
-    return hold(law, swallowed, 0, look)
+    return hold("NaN in, NaN out", swallowed, 0, look)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,8 @@ class Measured:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.law:<34}not measured: {self.note}"
-        allowed = "" if self.bound is None else f"at most {self.bound:.1e}"
-        return f"{self.law:<34}{self.value:<10.1e}{allowed or self.note}"
+        allowed = self.note if self.bound is None else f"at most {self.bound:.1e}"
+        return f"{self.law:<34}{self.value:<10.1e}{allowed}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,21 +45,17 @@ class Report:
         return "\n  ".join([self.subject, *map(str, self.laws)])
 
 
-def hold(law: str, value: Any, bound: float, look_at: str) -> Measured:
-    """The law as measured; an error unless value ≤ bound, so also where the value is NaN."""
-    value = float(value)
+def hold(law: str, errors: Iterable[Any], bound: float, look: str) -> Measured:
+    """The law with its largest error; raises unless that is at most ``bound``, so also for NaN."""
+    numbers = [0.0, *(float(e) for e in errors)]
+    value = float(torch.tensor(numbers, dtype=torch.float64).amax())  # Python's max may lose NaN
     if not value <= bound:
         raise LawError(
-            f"The law “{law}” does not hold: it is off by {value:.2g}, and {bound:.2g} is allowed. "
-            f"{look_at}"
+            f"The law “{law}” does not hold: it is off by {value:.3g}, and {bound:.3g} is allowed. "
+            f"{look}"
         )
     return Measured(law, value, bound)
 
 
 def skip(law: str, why: str) -> Measured:
     return Measured(law, None, note=why)
-
-
-def worst(values: Any) -> float:
-    """The largest number; NaN if there is one (Python's max may lose it)."""
-    return float(torch.tensor([float(v) for v in values], dtype=torch.float64).amax())

@@ -1,4 +1,4 @@
-"""Random directions, copies with fresh tensors, and slopes by central differences."""
+"""What all laws are measured with: random points, copies, batches, slopes by differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from legato._support import tree
 from legato._support.holding import held_tensors
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError
-from legato.testing.report import worst
+from legato.testing.report import Measured, hold, skip
 
 H = 1e-6
 """The step of central differences: in float64 their error is about 1e-10 from h² and eps/h."""
@@ -27,13 +27,15 @@ def require_double(x: Var) -> None:
 def normal(like: Var, seed: int) -> Var:
     """Standard normal numbers in the shape of ``like``."""
     generator = torch.Generator().manual_seed(seed)
-    return tree_map(
-        lambda t: torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t), like
-    )
+    return tree_map(lambda t: torch.randn(t.shape, generator=generator).to(t), like)
 
 
 def moved(x: Var, size: float, direction: Var) -> Var:
     return tree_map(lambda t, d: t + size * d, x, direction)
+
+
+def minus(a: Var, b: Var) -> Var:
+    return tree_map(torch.sub, a, b)
 
 
 def apart(a: Var, b: Var, scale: float = 1.0) -> float:
@@ -43,9 +45,19 @@ def apart(a: Var, b: Var, scale: float = 1.0) -> float:
     return float(difference / max(scale, float(a.norm()), float(b.norm())))
 
 
-def stacked(*points: Var) -> Var:
-    """Points as a batch, along a new first axis."""
-    return tree_map(lambda *ts: torch.stack(ts), points[0], *points[1:])
+def batch_law(coupled: Any, *maps: tuple[Callable[[Var], Var], Sequence[Var]]) -> Measured:
+    """Each map of a batch of points, along a new first axis, is the batch of their images."""
+    law = "batch = elements"
+    if coupled is None:
+        return skip(law, "coupled is None, so that there is no batch")
+
+    def stacked(points: Sequence[Var]) -> Var:
+        return tree_map(lambda *ts: torch.stack(ts), points[0], *points[1:])
+
+    errors = [apart(map_(stacked(p)), stacked([map_(z) for z in p])) for map_, p in maps]
+    rounding = 1e5 * torch.finfo(tree.leaves(maps[0][1][0])[0].dtype).eps
+    look = "Elements of a batch must not see each other: look at axes that count from the front."
+    return hold(law, errors, rounding, look)
 
 
 def replica(thing: Any) -> tuple[Any, list[Tensor]]:
@@ -59,13 +71,12 @@ def replica(thing: Any) -> tuple[Any, list[Tensor]]:
     return copy.deepcopy(thing, fresh), found
 
 
-def slope_error(
+def slope_errors(
     function: Callable[[], Var],
     tensors: Sequence[Tensor],
     gradients: Sequence[Tensor] | None = None,
-    directions: int = 2,
     seed: int = 0,
-) -> float:
+) -> list[float]:
     """How far autograd (or ``gradients`` of a scalar) is from central differences, relatively.
 
     ``function`` reads ``tensors``, leaves that are moved in place and put back. Each is compared on
@@ -80,26 +91,20 @@ def slope_error(
         slopes = torch.autograd.grad(value, tensors, allow_unused=True)
     rounding = 100 * torch.finfo(value.dtype).eps / (2 * H)
     noise = rounding * tree.length(weights) * tree.length(tree.detach(found))
-    errors = [0.0]
+    errors = []
     for k, (tensor, slope) in enumerate(zip(tensors, slopes, strict=True)):
         gradient = torch.zeros_like(tensor) if slope is None else slope
-        for again in range(directions):
+        for again in range(2):
             direction = normal(tensor, seed + 10 * k + again + 1)
             direction = torch.where(torch.isfinite(tensor.detach()), direction, 0.0)
-            expected = _central_difference(function, weights, tensor, direction)
-            error = abs(expected - float((gradient * direction).sum()))
+            original, ends = tensor.detach().clone(), []
+            with torch.no_grad():
+                for size in (H, -H):
+                    tensor.copy_(original + size * direction)
+                    ends.append(float(tree.inner(weights, function())))
+                tensor.copy_(original)
+            expected = (ends[0] - ends[1]) / (2 * H)
+            error = abs(expected - float((gradient * direction).sum())) - noise
             scale = max(abs(expected), float(gradient.norm() * direction.norm()))
-            errors.append((error - noise) / scale if scale > 0 else error - noise)
-    return worst(errors)
-
-
-@torch.no_grad()
-def _central_difference(
-    function: Callable[[], Var], weights: Var, tensor: Tensor, direction: Tensor
-) -> float:
-    original, ends = tensor.clone(), []
-    for size in (H, -H):
-        tensor.copy_(original + size * direction)
-        ends.append(tree.inner(weights, function()))
-    tensor.copy_(original)
-    return float(ends[0] - ends[1]) / (2 * H)
+            errors.append(error / scale if scale > 0 else error)
+    return errors
