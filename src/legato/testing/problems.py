@@ -12,7 +12,7 @@ from torch import Tensor
 from legato import functions as fn
 from legato.algorithms import Algorithm, ForwardBackward, Newton, PrimalDual
 from legato.geometry import Entropy, Interval
-from legato.operators import Differences
+from legato.operators import Dense, Differences
 from legato.problems import Composite, Problem, Saddle
 from legato.running import Stop
 from legato.solving import Solution, solve
@@ -76,22 +76,24 @@ def _regressions() -> dict[str, SmallProblem]:
     entropic = {step: ForwardBackward(step, Entropy()) for step in (0.4, 0.8)}
 
     def lasso(A: Tensor, b: Tensor, weight: Tensor) -> Problem:
-        return Composite(fn.LeastSquares(A, b), fn.L1(weight))
+        return Composite(fn.LeastSquares(Dense(A), b), fn.L1(weight))
 
     def elastic_net(A: Tensor, b: Tensor, weight: Tensor, ridge: Tensor) -> Problem:
-        return Composite(fn.LeastSquares(A, b), fn.L1(weight) + fn.SquaredNorm(ridge))
+        return Composite(fn.LeastSquares(Dense(A), b), fn.L1(weight) + fn.SquaredNorm(ridge))
 
     def nnls(A: Tensor, b: Tensor) -> Problem:
-        return Composite(fn.LeastSquares(A, b), fn.NonNegative())
+        return Composite(fn.LeastSquares(Dense(A), b), fn.NonNegative())
 
     def simplex(A: Tensor, b: Tensor) -> Problem:
-        return Composite(fn.LeastSquares(A, b), fn.Simplex())
+        return Composite(fn.LeastSquares(Dense(A), b), fn.Simplex())
 
     def ridged(A: Tensor, b: Tensor, weights: Tensor) -> Problem:
-        return Composite(fn.LeastSquares(A, b), fn.SquaredNorm(weights))
+        return Composite(fn.LeastSquares(Dense(A), b), fn.SquaredNorm(weights))
 
     def logistic(A: Tensor, c: Tensor, weights: Tensor) -> Problem:
-        return Composite(fn.Logistic(A, b.sign().to(A)), fn.SquaredNorm(weights) + fn.Linear(c))
+        return Composite(
+            fn.Logistic(Dense(A), b.sign().to(A)), fn.SquaredNorm(weights) + fn.Linear(c)
+        )
 
     net = (A, b, _vector(0.2)[0], _vector(0.5)[0])
     return {
@@ -126,11 +128,11 @@ def _saddles() -> dict[str, SmallProblem]:
 
     def game(M: Tensor) -> Problem:
         """min_x max_y ⟨Mx, y⟩ on two simplices, where ‖M‖ is max|M_ij|."""
-        return Saddle(M, fn.Simplex().conjugate(), nonsmooth=fn.Simplex())
+        return Saddle(Dense(M), fn.Simplex().conjugate(), nonsmooth=fn.Simplex())
 
     def smooth_game(M: Tensor, epsilon: Tensor) -> Problem:
         term = fn.Simplex() + fn.NegativeEntropy(epsilon)
-        return Saddle(M, term.conjugate(), nonsmooth=term)
+        return Saddle(Dense(M), term.conjugate(), nonsmooth=term)
 
     euclidean = PrimalDual(tau=0.5, sigma=0.5)
     labelling = PrimalDual(0.6, 0.6, Entropy(), interval)
