@@ -64,7 +64,7 @@ def abstract_step(problem: SmallProblem) -> tuple[Callable[[Tensor, Tensor], Ten
 
     def points(state: Any) -> tuple[Tensor, ...]:
         x = algorithm.solution(state)
-        return (x, algorithm.dual(state)) if problem.is_saddle else (x,)
+        return (x, algorithm.dual(state)) if isinstance(composed, lg.Saddle) else (x,)
 
     def step(z: Tensor, theta: Tensor) -> Tensor:
         composed, algorithm, _ = problem.build(*split(theta, problem.parameters))
