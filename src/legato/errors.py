@@ -35,10 +35,6 @@ class GradientError(LegatoError, RuntimeError):
     """A gradient strategy does not apply to this problem or algorithm."""
 
 
-class LawError(LegatoError, AssertionError):
-    """A class breaks a law of its kind: which, by how much, and what to look at."""
-
-
 class LegatoWarning(UserWarning):
     """Base class of all warnings issued by legato."""
 
@@ -81,6 +77,10 @@ class NoStepError(LegatoError, ArithmeticError):
 
 class CheckpointError(InputError):
     """A checkpoint cannot be read, or belongs to another problem."""
+
+
+class LawError(LegatoError, AssertionError):
+    """A class breaks a law of its kind: which, by how much, and what to look at."""
 
 
 class FailedStepWarning(LegatoWarning):

@@ -26,17 +26,16 @@ IN_DOCSTRINGS = [
     "legato.diagnostics",
     "legato.optim",
     "legato.bilevel",
-    "legato.testing",
 ]
 # Records, files and switches, which have no equation of their own.
 NO_EQUATION = {
     "Checkpoint", "Diagnosis", "Finding", "Fit", "History", "Recommendation", "Record",
-    "Measured", "Reference", "Report", "Run", "Sign", "peak_bytes",
+    "Reference", "Run", "Sign", "peak_bytes",
 }  # fmt: skip
 # Options of a method and parts of a result: the examples of what they belong to show them.
 NO_EXAMPLE = {
-    "FletcherReeves", "HagerZhang", "History", "LipschitzSearch", "Measured", "PolakRibiere",
-    "Record", "SmallProblem", "StrongWolfe",
+    "FletcherReeves", "HagerZhang", "History", "LipschitzSearch", "PolakRibiere", "Record",
+    "StrongWolfe",
 }  # fmt: skip
 ON_PAGES = {
     "legato.nn": "nn.rst",
@@ -102,8 +101,7 @@ def test_docstring(module, name, world, diagnosis):
     sentence = re.split(r"\n\s*\n", text)[0].replace("\n", " ")
     assert sentence.rstrip().endswith((".", "?")), "the first paragraph is a sentence"
     records = name in NO_EQUATION  # which come from no paper
-    laws = module == "legato.testing"  # nor do these
-    assert records or laws or "Reference:" in text, "where does it come from?"
+    assert records or "Reference:" in text, "where does it come from?"
     assert has_equation(text) != (name in NO_EQUATION)
     test = doctest.DocTestParser().get_doctest(
         text, world | {"diagnosis": diagnosis}, name, None, 0
