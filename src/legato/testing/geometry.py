@@ -15,7 +15,7 @@ from legato.testing.sampling import H, apart, batch_law, minus, moved, normal, r
 
 
 def check_geometry(psi: Geometry, x: Var, seed: int = 0) -> Report:
-    """Check the laws of a geometry around a float64 point x inside its domain: ∇ψ*(∇ψ(x)) = x, …
+    """Check the laws of a geometry around a float64 point x inside its domain, as ∇ψ*(∇ψ(x)) = x.
 
     Raises a :class:`~legato.errors.LawError` for the first law that does not hold.
 
