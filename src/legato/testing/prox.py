@@ -36,7 +36,7 @@ def check_prox(
         g: the function, whose tensors are checked to get their derivatives.
         geometry: ψ.
         y: where, in mirror coordinates.
-        step: α.
+        step: α, one number.
         feasible: points z of the domain of g by a seed; None takes values of the prox and points
             near x.
         seed: of the random numbers.
@@ -87,8 +87,9 @@ def _points(g: Function, geometry: Geometry, y: Var, step: Any, seed: int) -> It
 
 def _elsewhere(geometry: Geometry, y: Var, seed: int) -> list[Var]:
     """Other mirror variables, near and far, that belong to points."""
-    near = [moved(y, size, normal(y, seed)) for size in (0.1, 0.5, 3.0)]
-    return [z for z in near if bool(geometry.mirror_interior(z).all())]
+    found = [moved(y, size, normal(y, seed)) for size in (0.1, 0.5, 3.0)]
+    found += [moved(y, size, y) for size in (-0.5, 1.0)]
+    return [z for z in found if bool(geometry.mirror_interior(z).all())]
 
 
 def monotonicity(g: Function, geometry: Geometry, y: Var, step: Any, seed: int = 0) -> Measured:
