@@ -35,7 +35,7 @@ PAGE = """<!doctype html>
 def run(*command: str) -> None:
     """Run a command, showing what it says; stop the demo where it fails."""
     print(f"\n── {' '.join(command)}", flush=True)
-    module = ["-m", "legato.cli", *command[1:]] if command[0] == "legato" else list(command[1:])
+    module = ["-m", "legato", *command[1:]] if command[0] == "legato" else list(command[1:])
     done = subprocess.run([sys.executable, *module], cwd=ROOT)
     if done.returncode != 0:
         sys.exit(done.returncode)

@@ -164,7 +164,7 @@ def _same_training(one: Path, other: Path) -> str | None:
 def test_killed_segmentation_trainings(scenes, tmp_path, tally, budget):
     def command(folder: Path) -> list[str]:
         return [
-            sys.executable, "-m", "legato.cli", "segment", "train", "--images",
+            sys.executable, "-m", "legato", "segment", "train", "--images",
             str(scenes / "images"), "--masks", str(scenes / "masks"), "--layer", "learned",
             "--iterations", "5", "--epochs", "24", "--batch", "2", "--device", "cpu",
             "--out", str(folder),

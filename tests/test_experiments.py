@@ -18,7 +18,7 @@ def results(name):
 @pytest.mark.parametrize("name", ["table", "variants"])
 def test_the_tables_are_the_result_files_s(name):
     pytest.importorskip("rich")
-    from legato.cli.segment.table_text import markdown
+    from legato.studies.segment.figures import markdown
 
     lines = markdown(results(name)["rows"]).split("\n\n")[0]
     assert lines in PAGE

@@ -27,7 +27,7 @@ OPEN = {
     "HeavyBall", "History", "InnerSolver", "LinearSolver", "Operator", "Saddle", "Composite",
     "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
     "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
-    "SparseCodingOutput", "OuterPath",
+    "SparseCodingOutput", "OuterPath", "Task",
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ class Public(Directive):
 
 
 def resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Docstrings call names as users do, ``fit`` or ``legato.InnerSolver``: find the one entry meant."""
+    """Find the one entry meant where a docstring calls a name as users do, such as ``fit``."""
     if node.get("refdomain") != "py":
         return None
     wanted = node["reftarget"].removeprefix("legato.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from legato.cli.segment.iterations_figure import draw_iterations
+from legato.studies.segment.figures import draw_iterations
 
 FOLDER = Path(__file__).parent / "iterations"
 

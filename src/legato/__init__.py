@@ -1,161 +1,140 @@
 """legato: learning through nonsmooth optimisation.
 
 A *problem* is data, an *algorithm* is a map on states, a *gradient* is a way to differentiate the
-iteration; :func:`solve` puts the three together.
+iteration; :func:`solve` puts the three together. Nothing is imported before the first name is used:
+the command line answers without torch.
 """
 
-from importlib import metadata as _metadata
+from __future__ import annotations
 
-from legato.algorithms import (
-    Algorithm,
-    Average,
-    Backtracking,
-    ForwardBackward,
-    Nesterov,
-    Newton,
-    PrimalDual,
-)
-from legato.bilevel import fit
-from legato.diagnostics import Diagnosis, diagnose
-from legato.energy import split
-from legato.functions import (
-    L1,
-    AsymmetricL1,
-    Box,
-    BregmanTerm,
-    Equality,
-    Function,
-    GroupL1,
-    L2Ball,
-    LeastSquares,
-    Linear,
-    LInfBall,
-    Logistic,
-    NegativeEntropy,
-    NonNegative,
-    Quadratic,
-    Separable,
-    Simplex,
-    Smooth,
-    SquaredDistance,
-    SquaredNorm,
-    Zero,
-    mirror_prox,
-    prox,
-    register_prox,
-    registered_pairs,
-)
-from legato.geometry import (
-    Burg,
-    Entropy,
-    Euclidean,
-    Geometry,
-    Interval,
-    Polyhedral,
-    Product,
-    Quartic,
-)
-from legato.gradients import (
-    CG,
-    GMRES,
-    BiCGStab,
-    Direct,
-    FixedPoint,
-    Forward,
-    GradientStrategy,
-    Implicit,
-    Neumann,
-    OneStep,
-    Piggyback,
-    Unroll,
-)
-from legato.operators import (
-    Convolution,
-    Dense,
-    Diagonal,
-    Differences,
-    Identity,
-    Operator,
-    Stack,
-)
-from legato.problems import Composite, Saddle, smoothed
-from legato.running import Stop, Trace
-from legato.solving import Solution, solve
+import importlib
+from importlib import metadata as _metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__ imports on demand
+    from legato.algorithms import (
+        Algorithm as Algorithm,
+        Average as Average,
+        Backtracking as Backtracking,
+        ForwardBackward as ForwardBackward,
+        Nesterov as Nesterov,
+        Newton as Newton,
+        PrimalDual as PrimalDual,
+    )
+    from legato.bilevel import fit as fit
+    from legato.diagnostics import Diagnosis as Diagnosis, diagnose as diagnose
+    from legato.energy import split as split
+    from legato.functions import (
+        L1 as L1,
+        AsymmetricL1 as AsymmetricL1,
+        Box as Box,
+        BregmanTerm as BregmanTerm,
+        Equality as Equality,
+        Function as Function,
+        GroupL1 as GroupL1,
+        L2Ball as L2Ball,
+        LeastSquares as LeastSquares,
+        Linear as Linear,
+        LInfBall as LInfBall,
+        Logistic as Logistic,
+        NegativeEntropy as NegativeEntropy,
+        NonNegative as NonNegative,
+        Quadratic as Quadratic,
+        Separable as Separable,
+        Simplex as Simplex,
+        Smooth as Smooth,
+        SquaredDistance as SquaredDistance,
+        SquaredNorm as SquaredNorm,
+        Zero as Zero,
+        mirror_prox as mirror_prox,
+        prox as prox,
+        register_prox as register_prox,
+        registered_pairs as registered_pairs,
+    )
+    from legato.geometry import (
+        Burg as Burg,
+        Entropy as Entropy,
+        Euclidean as Euclidean,
+        Geometry as Geometry,
+        Interval as Interval,
+        Polyhedral as Polyhedral,
+        Product as Product,
+        Quartic as Quartic,
+    )
+    from legato.gradients import (
+        CG as CG,
+        GMRES as GMRES,
+        BiCGStab as BiCGStab,
+        Direct as Direct,
+        FixedPoint as FixedPoint,
+        Forward as Forward,
+        GradientStrategy as GradientStrategy,
+        Implicit as Implicit,
+        Neumann as Neumann,
+        OneStep as OneStep,
+        Piggyback as Piggyback,
+        Unroll as Unroll,
+    )
+    from legato.operators import (
+        Convolution as Convolution,
+        Dense as Dense,
+        Diagonal as Diagonal,
+        Differences as Differences,
+        Identity as Identity,
+        Operator as Operator,
+        Stack as Stack,
+    )
+    from legato.problems import Composite as Composite, Saddle as Saddle, smoothed as smoothed
+    from legato.running import Stop as Stop, Trace as Trace
+    from legato.solving import Solution as Solution, solve as solve
 
 try:
     __version__ = _metadata.version("legato")
 except _metadata.PackageNotFoundError:  # a copy of the source on the path, not installed
     __version__ = "uninstalled"
 
-__all__ = [
-    "CG",
-    "GMRES",
-    "L1",
-    "Algorithm",
-    "AsymmetricL1",
-    "Average",
-    "Backtracking",
-    "BiCGStab",
-    "Box",
-    "BregmanTerm",
-    "Burg",
-    "Composite",
-    "Convolution",
-    "Dense",
-    "Diagnosis",
-    "Diagonal",
-    "Differences",
-    "Direct",
-    "Entropy",
-    "Equality",
-    "Euclidean",
-    "FixedPoint",
-    "Forward",
-    "ForwardBackward",
-    "Function",
-    "Geometry",
-    "GradientStrategy",
-    "GroupL1",
-    "Identity",
-    "Implicit",
-    "Interval",
-    "L2Ball",
-    "LInfBall",
-    "LeastSquares",
-    "Linear",
-    "Logistic",
-    "NegativeEntropy",
-    "Nesterov",
-    "Neumann",
-    "Newton",
-    "NonNegative",
-    "OneStep",
-    "Operator",
-    "Piggyback",
-    "Polyhedral",
-    "PrimalDual",
-    "Product",
-    "Quadratic",
-    "Quartic",
-    "Saddle",
-    "Separable",
-    "Simplex",
-    "Smooth",
-    "Solution",
-    "SquaredDistance",
-    "SquaredNorm",
-    "Stack",
-    "Stop",
-    "Trace",
-    "Unroll",
-    "Zero",
-    "diagnose",
-    "fit",
-    "mirror_prox",
-    "prox",
-    "register_prox",
-    "registered_pairs",
-    "smoothed",
-    "solve",
-    "split",
-]
+# Where each public name lives.
+_HOMES = {
+    "algorithms": "Algorithm Average Backtracking ForwardBackward Nesterov Newton PrimalDual",
+    "bilevel": "fit",
+    "diagnostics": "Diagnosis diagnose",
+    "energy": "split",
+    "functions": (
+        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 L2Ball LeastSquares Linear "
+        "LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "
+        "SquaredDistance SquaredNorm Zero mirror_prox prox register_prox registered_pairs"
+    ),
+    "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
+    "gradients": (
+        "CG GMRES BiCGStab Direct FixedPoint Forward GradientStrategy Implicit Neumann "
+        "OneStep Piggyback Unroll"
+    ),
+    "operators": "Convolution Dense Diagonal Differences Identity Operator Stack",
+    "problems": "Composite Saddle smoothed",
+    "running": "Stop Trace",
+    "solving": "Solution solve",
+}
+
+__all__ = sorted(name for names in _HOMES.values() for name in names.split())
+
+_PACKAGES = (*_HOMES, "errors", "nn", "optim")
+
+if not TYPE_CHECKING:  # a module-level __getattr__ would make every misspelt name legal to checkers
+
+    def __getattr__(name: str) -> Any:
+        """The names of this module (PEP 562): all of them at once, from where they live.
+
+        At once, because torch.compile follows attributes that are there, and no others.
+        """
+        if name in _PACKAGES:
+            return importlib.import_module(f"legato.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'legato' has no attribute {name!r}")
+        for home, names in _HOMES.items():
+            module = importlib.import_module(f"legato.{home}")
+            globals().update({one: getattr(module, one) for one in names.split()})
+        return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

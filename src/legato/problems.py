@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -178,6 +179,10 @@ def _plus_linear(term: Function, c: Var) -> Function:
     return Separable(*(_plus_linear(block, part) for block, part in zip(blocks, c, strict=True)))
 
 
+@overload
+def smoothed(problem: Composite, mu: Tensor | float) -> Composite: ...
+@overload
+def smoothed(problem: Function, mu: Tensor | float) -> Function: ...
 def smoothed(problem: Composite | Function, mu: Tensor | float) -> Composite | Function:
     r"""The problem with its nonsmooth terms replaced by smooth ones that tend to them as μ → 0.
 

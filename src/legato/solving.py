@@ -18,7 +18,7 @@ from legato.energy import fitting_geometry, split
 from legato.errors import InputError
 from legato.functions import Function
 from legato.geometry import Euclidean
-from legato.gradients import Backward, GradientStrategy, Unroll
+from legato.gradients import Backward, GradientStrategy, Task, Unroll
 from legato.problems import Composite, Problem, Saddle
 from legato.running import Stop, Trace
 
@@ -131,7 +131,7 @@ def solve(
         problem, algorithm = prepare(problem, algorithm)
         start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
-        done = gradient.differentiate(problem, algorithm, start, stop, history, report)
+        done = gradient.differentiate(Task(problem, algorithm, start, stop, history, report))
     if is_concrete():
         algorithm.require_sound(tree.detach(done.state))
     return Solution(

@@ -44,7 +44,7 @@ def address(tmp_path_factory):
     more = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", "TMPDIR": str(rest)}
     with open(log, "w") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "legato.cli", "explore", "--port", "0"],
+            [sys.executable, "-m", "legato", "explore", "--port", "0"],
             stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **more},
             # A shell's background jobs, and all they start, are born deaf to Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from command_line import failed
-from legato.cli.app import app
+from legato.cli import app
 from legato.gradients import Unroll
 from legato.nn import AnalysisDenoiser, noise_level
 from legato.studies.denoise import clean as cleaning

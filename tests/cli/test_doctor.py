@@ -6,7 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from legato.cli.app import app
+from legato.cli import app
 from legato.console.loading import LoadError, call_factory, load
 
 GOOD = """
@@ -157,7 +157,7 @@ def test_the_package_needs_no_typer_but_the_command_says_so():
 import sys, legato
 assert not any(m in sys.modules for m in ("typer", "rich", "matplotlib"))
 sys.modules["typer"] = None
-from legato.cli import main
+from legato.__main__ import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

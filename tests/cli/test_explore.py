@@ -6,7 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from legato.cli.app import app
+from legato.cli import app
 from legato.studies.explore import command
 from legato.studies.explore.command import free_port, is_loopback, shown_address
 

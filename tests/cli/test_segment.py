@@ -12,11 +12,10 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from command_line import failed
-from legato.cli.app import app
-from legato.cli.segment import choices, data_source
-from legato.cli.segment import table as table_command
-from legato.studies.segment.model import build
-from legato.studies.segment.model_files import save_model
+from legato.cli import app
+from legato.studies.segment import choices
+from legato.studies.segment.commands import table as table_command
+from legato.studies.segment.model import build, save_model
 from legato.studies.segment.settings import LayerSettings, ModelSettings
 
 COMMANDS = ("train", "evaluate", "predict", "compare", "iterations", "table", "download")
@@ -44,7 +43,7 @@ def small():
     """What --quick means, smaller still: nothing to compile, seconds instead of a minute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("legato.nn.kernels.choice.Layer.best", lambda *_: "reference")
-        patch.setattr(data_source, "QUICK_SCENES", (10, (32, 40)))
+        patch.setattr(choices, "QUICK_SCENES", (10, (32, 40)))
         patch.setattr(choices, "QUICK_EPOCHS", {"small": 2, "fcn32": 1, "custom": 1})
         patch.setattr(choices, "QUICK_ITERATIONS", 3)
         yield
@@ -130,14 +129,14 @@ def test_damaged_results_are_not_computed_anew_without_a_word(plain, tmp_path):
 
 
 def test_an_interrupted_training_goes_on_to_the_same_model(plain, tmp_path, monkeypatch):
-    from legato.cli.segment import epoch_bar
+    from legato.studies.segment import epochs
 
     def interrupt(self, trainer, *rest):
         if trainer.current_epoch == 1:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(epoch_bar.EpochBar, "on_train_batch_end", interrupt)
+        patch.setattr(epochs.EpochBar, "on_train_batch_end", interrupt)
         result = segment("train", "--quick", "--out", tmp_path)
     assert result.exit_code == 130
     assert "The same command goes on" in result.stderr
@@ -372,7 +371,7 @@ def test_predict_takes_images_of_every_kind(layered, tmp_path):
 
 def test_predictions_are_the_models(plain, tmp_path):
     from legato.studies.segment.data import read_image
-    from legato.studies.segment.model_files import load_model
+    from legato.studies.segment.model import load_model
 
     pixels = numpy.random.default_rng(2).integers(0, 256, (20, 24, 3), numpy.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
@@ -381,7 +380,7 @@ def test_predictions_are_the_models(plain, tmp_path):
     assert result.exit_code == 0, result.output
     model, _ = load_model(path)
     with torch.no_grad():
-        wanted = model.eval()(read_image(tmp_path / "image.png")[None] / 255).labels[0]
+        wanted = model.eval()(read_image(tmp_path / "image.png")[None] / 255).argmax(1)[0]
     found = numpy.asarray(Image.open(tmp_path / "out" / "image-labels.png"))
     assert (found == wanted.numpy()).all()
 
@@ -409,8 +408,8 @@ def test_what_compare_does_not_take(plain, tmp_path):
 
 
 def test_cases_are_spread_from_best_to_worst():
-    from legato.cli.segment.panels_figure import spread_out
     from legato.studies.segment.data import SyntheticScenes
+    from legato.studies.segment.figures import spread_out
 
     data = SyntheticScenes(7, size=(32, 32)).in_memory()
     before, after = {}, {}

@@ -6,7 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from legato.cli.app import app
+from legato.cli import app
 from legato.studies.toy.report import minus, printed_like
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from legato.console.files import DataError
-from legato.console.pictures import read_image
+from legato.console.pictures import decode_image, read_image
 
 RAMP = numpy.arange(0, 240, 10, dtype=numpy.uint8).reshape(4, 6)
 COLOURS = numpy.stack((RAMP, 255 - RAMP, RAMP // 2), axis=-1)
@@ -154,3 +154,12 @@ def test_32_bits_have_no_white(tmp_path, values, message):
     path = save(tmp_path / "a.tiff", Image.fromarray(array))
     with pytest.raises(DataError, match=message):
         read_image(path)
+
+
+def test_limits_that_a_caller_sets(tmp_path):
+    data = save(tmp_path / "a.bmp", Image.fromarray(COLOURS)).read_bytes()
+    assert decode_image(data, "a.bmp", most_pixels=24).shape == (3, 4, 6)
+    with pytest.raises(DataError, match=r"a.bmp is too large \(6 × 4 pixels\)"):
+        decode_image(data, "a.bmp", most_pixels=23)
+    with pytest.raises(DataError, match="Known are PNG, JPEG"):
+        decode_image(data, "a.bmp", formats=("PNG", "JPEG"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from legato.console.runs import RunFolder, results_of
+from legato.console.runs import RunFolder, differences, require_same, results_of
 from legato.errors import InputError
 
 
@@ -98,3 +98,30 @@ def test_damaged_results_are_named_and_kept(tmp_path, content):
         results_of(tmp_path)
     assert str(path) in str(raised.value)
     assert path.read_bytes() == content
+
+
+def test_the_same_run_may_go_on_and_another_is_refused(tmp_path):
+    require_same(tmp_path, Wanted())  # nothing is there yet
+    RunFolder(tmp_path).begin(Wanted())
+    require_same(tmp_path, Wanted())  # as a tuple here and a list in the file
+    require_same(tmp_path, Wanted(seed=4), free=("seed",))
+    with pytest.raises(InputError, match=r"another run: seed was 3 and is now 4.*--out") as raised:
+        require_same(tmp_path, Wanted(seed=4))
+    assert str(tmp_path) in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"settings": 3}'])
+def test_settings_that_are_none(tmp_path, content):
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(InputError, match="holds no settings of a run"):
+        require_same(tmp_path, Wanted())
+
+
+def test_differences_are_named_by_their_place():
+    old = {"recipe": {"lr": 0.1, "workers": 2}, "layer": None}
+    new = {"recipe": {"lr": 0.2, "workers": 0}, "layer": {"weights": "learned"}}
+    assert differences(old, old) == []
+    assert differences(old, new, free=("recipe.workers",)) == [
+        "recipe.lr was 0.1 and is now 0.2",
+        "layer.weights was None and is now 'learned'",
+    ]

@@ -233,7 +233,9 @@ CASES = {
         "Unroll()",
         "generalised gradient: the iteration converges sublinearly",
         DEGENERATE,
-        warn(INEXACT, ONE, TEN, HUNDRED),
+        warn(EARLY, GMRES, CG, DENSE)
+        | warn(INEXACT, ONE, TEN)
+        | warn(f"{INEXACT}, {EARLY}", HUNDRED),
     ),
     "kink": Case(
         kink,
@@ -354,7 +356,7 @@ def test_duplicated_features_have_no_unique_solution(inertia: float | lg.Nestero
 
 def test_memory_of_unrolling_grows_and_that_of_a_fixed_point_does_not() -> None:
     d = diagnosis("ill-conditioned lasso")
-    assert d.row("Unroll()").peak_bytes > 10 * d.row(GMRES).peak_bytes
+    assert d.row("Unroll()").peak_bytes > 5 * d.row(GMRES).peak_bytes
     assert d.row("Unroll(last=100)").peak_bytes > 5 * d.row("Unroll(last=10)").peak_bytes
     assert d.row("Unroll(checkpoint='sqrt')").peak_bytes < d.row("Unroll()").peak_bytes / 5
 

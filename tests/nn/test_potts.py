@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import legato as lg
-from legato.nn import ContrastWeights, Potts, PottsOutput, PottsState, Scale, log_loss
+from legato.nn import ContrastWeights, Potts, PottsOutput, PottsState, Scale
 from legato.nn.kernels import choice
 from legato.nn.kernels.neighbourhood import offsets
 from legato.nn.kernels.potts_reference import model
@@ -260,7 +260,9 @@ def test_log_probabilities_are_finite(kernel: str, size: float) -> None:
     assert torch.isfinite(output.log_probabilities).all()
     assert bool((output.probabilities == 0).any())  # whose logarithm would not be
     target = place(kernel, torch.zeros(1, 5, 6, dtype=torch.long))
-    for gradient in torch.autograd.grad(log_loss(output, target), (cost, weights)):
+    for gradient in torch.autograd.grad(
+        torch.nn.functional.nll_loss(output.log_probabilities, target), (cost, weights)
+    ):
         assert torch.isfinite(gradient).all()
         assert bool((gradient != 0).any())
 
@@ -491,7 +493,7 @@ def test_training_decreases_the_loss() -> None:
     for _ in range(15):
         optimiser.zero_grad()
         output: PottsOutput = network[2](network[:2](image), weights(image))
-        value = log_loss(output, target)
+        value = torch.nn.functional.nll_loss(output.log_probabilities, target)
         value.backward()
         assert all(p.grad is not None and bool((p.grad != 0).any()) for p in parameters)
         optimiser.step()

@@ -16,12 +16,9 @@ from error_words import raises
 from legato import errors
 from legato.nn import (
     ContrastWeights,
-    LearnedWeights,
     Potts,
     PottsState,
     Scale,
-    log_loss,
-    softmax_loss,
 )
 from legato.nn.kernels import choice, potts_choice
 from makers import randn
@@ -303,45 +300,6 @@ def test_a_kernel_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     assert choice.available("numba") is False
 
 
-# --- losses ---------------------------------------------------------------------------------------
-
-each_loss = pytest.mark.parametrize("loss", [softmax_loss, log_loss])
-TARGET = torch.zeros(2, 4, 5, dtype=torch.long)
-
-
-@each_loss
-@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (2, 5, 4), (4, 5), (1, 4, 5)])
-def test_target_has_the_shape_of_the_images(loss: Any, shape: tuple[int, ...]) -> None:
-    with raises(errors.InputError, r"\(2, 4, 5\)", r"\(2, 3, 4, 5\)", str(shape[0])):
-        loss(Potts(3)(COST), torch.zeros(shape, dtype=torch.long))
-
-
-@each_loss
-def test_target_holds_labels(loss: Any) -> None:
-    output = Potts(3)(COST)
-    with raises(errors.InputError, "integer", "float32"):
-        loss(output, TARGET.float())
-    with raises(errors.InputError, "target is on meta", "on cpu"):
-        loss(output, TARGET.to("meta"))
-
-
-@each_loss
-@pytest.mark.parametrize("label", [3, -1, 255])
-def test_labels_are_in_range(loss: Any, label: int) -> None:
-    target = TARGET.clone()
-    target[1, 2, 3] = label
-    low, high = min(0, label), max(0, label)
-    with raises(errors.InputError, f"from {low} to {high}", "3 labels, 0 to 2", "ignore_index"):
-        loss(Potts(3)(COST), target)
-    loss(Potts(3)(COST), target, ignore_index=label)
-
-
-@each_loss
-def test_something_is_labelled(loss: Any) -> None:
-    with raises(errors.InputError, "No pixel is labelled", "255", "Skip"):
-        loss(Potts(3)(COST), torch.full_like(TARGET, 255), ignore_index=255)
-
-
 # --- where weights and costs come from ------------------------------------------------------------
 
 
@@ -356,14 +314,6 @@ def test_contrast_weights(options: dict[str, float]) -> None:
 def test_contrast_of_an_image() -> None:
     with raises(errors.InputError, "image", r"\(3, 4, 5\)"):
         ContrastWeights()(torch.zeros(3, 4, 5))
-
-
-@pytest.mark.parametrize(
-    "options", [{"channels": 0}, {"channels": 2, "labels": 0}, {"channels": 2, "initial": 0.0}]
-)
-def test_learned_weights(options: dict[str, Any]) -> None:
-    with raises(errors.InputError, "positive"):
-        LearnedWeights(**options)
 
 
 @pytest.mark.parametrize("options", [{"iterations": 0}, {"tau": 0.0}])

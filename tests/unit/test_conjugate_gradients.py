@@ -7,7 +7,7 @@ import torch
 
 import legato as lg
 from legato.errors import GradientError, InexactGradientWarning, NonContractiveWarning
-from legato.gradients.conjugate_gradients import require_symmetric
+from legato.gradients.linear.cg import require_symmetric
 
 UNTIL = lg.Stop(20000, tol=1e-14)
 

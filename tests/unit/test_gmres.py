@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import legato as lg
-from legato.gradients import linear_solvers
+from legato.gradients.linear import gmres
 from makers import randn
 
 M = 0.9 * torch.linalg.qr(randn(40, 40, seed=1)).Q @ torch.diag(torch.linspace(0, 1, 40).double())
@@ -13,7 +13,7 @@ XI = randn(40, seed=2)
 
 def test_the_running_residual_is_that_of_the_least_squares_fit():
     H = torch.triu(randn(13, 12, seed=3), diagonal=-1)
-    fit = linear_solvers._HessenbergFit(2.5)
+    fit = gmres._HessenbergFit(2.5)
     rhs = torch.zeros(13, 1).double()
     rhs[0] = 2.5
     for k in range(1, 13):

@@ -1,6 +1,7 @@
 """What is particular to each gradient strategy; their numbers are tested against truth."""
 
 import gc
+import warnings
 
 import pytest
 import torch
@@ -207,8 +208,8 @@ def test_a_loss_of_any_size_has_its_gradient(strategy, scale):
     def gradient(scale):
         w = torch.tensor(0.3, requires_grad=True)
         if isinstance(strategy, lg.Piggyback):
-            data = lg.SquaredNorm() + lg.Linear(-b.float())
-            problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+            data = lg.SquaredDistance(b.float())
+            problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w), nonsmooth=data)
             algorithm = lg.PrimalDual()
         else:  # symmetric, as CG needs it, and quick, as OneStep does
             Q = torch.diag(torch.tensor([1.0, 0.8, 0.7]))
@@ -282,8 +283,8 @@ def test_nothing_of_a_solve_stays_behind(strategy):
     w = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
 
     def solve():
-        data = lg.SquaredNorm() + lg.Linear(-b)
-        problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w).dual(), nonsmooth=data)
+        data = lg.SquaredDistance(b)
+        problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(w), nonsmooth=data)
         gradient = lg.Forward(w) if strategy is None else strategy
         x = lg.solve(problem, lg.PrimalDual(), gradient=gradient, stop=lg.Stop(30)).x
         torch.autograd.grad(x.square().sum(), w)
@@ -297,3 +298,134 @@ def test_nothing_of_a_solve_stays_behind(strategy):
     for _ in range(4):
         solve()
     assert tensors() == before
+
+
+def graph_with_two_losses(strategy):
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    s = lg.solve(problem, lg.ForwardBackward(), gradient=strategy, stop=UNTIL)
+    return w, s
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-7, 1e-20, 1e6])
+def test_every_backward_pass_is_cut_relative_to_itself(scale):
+    w, s = graph_with_two_losses(lg.Unroll(tol=1e-6))
+    (first,) = torch.autograd.grad(s.x.square().sum(), w, retain_graph=True)
+    swept = s.backward.iterations
+    (second,) = torch.autograd.grad(scale * s.x.square().sum(), w)
+    assert float(second) == pytest.approx(scale * float(first), rel=1e-12)
+    assert s.backward.iterations == swept
+    assert s.backward.converged
+
+
+@pytest.mark.parametrize("factor", [0.0, float("nan")])
+def test_a_cut_sweep_still_has_a_gradient(factor):
+    w, s = graph_with_two_losses(lg.Unroll(tol=1e-6))
+    (grad,) = torch.autograd.grad(factor * s.x.sum(), w)
+    torch.testing.assert_close(grad, torch.tensor(factor).double(), equal_nan=True)
+
+
+@pytest.mark.parametrize("stop", [FIXED, lg.Stop(40, tol=1e-12)], ids=["fixed", "until"])
+def test_truncation_keeps_learned_steps(stop):
+    """They lie in the state, but are no iterate."""
+    data = lg.SquaredDistance(b)
+    problem = lg.Saddle(lg.Differences(dims=(-1,)), lg.L1(0.3), nonsmooth=data)
+
+    def gradient(strategy):
+        balance = leaf()
+        algorithm = lg.PrimalDual(balance=balance)
+        s = lg.solve(problem, algorithm, gradient=strategy, stop=stop)
+        return float(torch.autograd.grad(s.x.square().sum(), balance)[0])
+
+    def gradient_by_hand(last):
+        balance = leaf()
+        algorithm = lg.PrimalDual(balance=balance)
+        state = start = algorithm.init(problem, None)
+        with torch.no_grad():
+            for _ in range(40 - last):
+                state = algorithm.step(problem, state)
+        state = state._replace(steps=start.steps)
+        for _ in range(last):
+            state = algorithm.step(problem, state)
+        return float(torch.autograd.grad(state.x.square().sum(), balance)[0])
+
+    for last in (1, 10, 39):
+        assert gradient(lg.Unroll(last=last)) == pytest.approx(gradient_by_hand(last), rel=1e-12)
+    assert gradient(lg.Unroll(last=40)) == gradient(lg.Unroll())
+
+
+def test_a_start_that_is_cut_off_gets_no_gradient():
+    w, x0 = leaf(), randn(6, seed=5).requires_grad_()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    algorithm = lg.ForwardBackward(0.01, inertia=0.5)
+    s = lg.solve(problem, algorithm, x0, gradient=lg.Unroll(last=8), stop=lg.Stop(9))
+    grads = torch.autograd.grad(s.x.sum(), (w, x0), allow_unused=True)
+    assert grads[0] != 0
+    assert grads[1] is None
+
+
+def test_checkpoints_draw_the_same_random_numbers_again():
+    """Dropout in a learned term: the sweep differentiates the iterations that were run."""
+
+    def gradient(strategy):
+        w = leaf()
+        torch.manual_seed(3)
+
+        def energy(x):
+            kept = torch.nn.functional.dropout(A.mT @ A * w, 0.5)
+            return 0.5 * (x * (kept @ kept.mT @ x)).sum() - (x * (A.mT @ b)).sum()
+
+        start, algorithm = torch.zeros(6).double(), lg.ForwardBackward(1e-4)
+        problem = lg.Composite(lg.Smooth(energy))
+        s = lg.solve(problem, algorithm, start, gradient=strategy, stop=lg.Stop(12))
+        torch.rand(5)  # what else a program draws before its backward pass
+        return float(torch.autograd.grad(s.x.sum(), w)[0])
+
+    plain = gradient(lg.Unroll())
+    for interval in ("sqrt", 1, 12):
+        assert gradient(lg.Unroll(checkpoint=interval)) == pytest.approx(plain, rel=1e-12)
+
+
+def test_forward_mode_names_a_start_that_is_not_listed():
+    w, x0 = leaf(), randn(6, seed=5).requires_grad_()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    for start in (x0, 2 * x0):
+        with pytest.warns(errors.InexactGradientWarning, match=r"start depends .*\(6,\)"):
+            lg.solve(problem, lg.ForwardBackward(), start, gradient=lg.Forward(w))
+
+
+def test_a_start_does_not_hide_parameters_without_influence():
+    other, x0 = leaf(), randn(6, seed=5).requires_grad_()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(0.7))
+    with (
+        pytest.warns(errors.InexactGradientWarning),
+        pytest.raises(errors.GradientError, match="None of the parameters"),
+    ):
+        lg.solve(problem, lg.ForwardBackward(), x0, gradient=lg.Forward(other))
+
+
+FIXED_POINTS = [lg.Implicit(), lg.Implicit(lg.CG()), lg.FixedPoint(500), lg.OneStep(tol=None)]
+
+
+@pytest.mark.parametrize("strategy", FIXED_POINTS, ids=repr)
+def test_data_changed_before_the_backward_pass_are_noticed(strategy):
+    """As the next batch in the same buffer would; the derivative would be that of neither."""
+    w, buffer = leaf(), b.clone()
+    problem = lg.Composite(lg.LeastSquares(A, buffer), lg.L1(w))
+    s = lg.solve(problem, lg.ForwardBackward(), gradient=strategy, stop=UNTIL)
+    torch.autograd.grad(s.x.sum(), w, retain_graph=True)
+    buffer.mul_(1.001)
+    with pytest.raises(errors.GradientError, match="changed in place"):
+        torch.autograd.grad(s.x.sum(), w)
+
+
+@pytest.mark.parametrize("strategy", FIXED_POINTS, ids=repr)
+def test_a_step_that_was_not_stationary_is_not_taken_for_a_changed_one(strategy):
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    with pytest.warns(errors.NotConvergedWarning):
+        s = lg.solve(problem, lg.ForwardBackward(0.001), gradient=strategy, stop=lg.Stop(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (grad,) = torch.autograd.grad(s.x.sum(), w)
+    assert grad.isfinite()

@@ -10,12 +10,13 @@ from torch import Tensor
 
 def leaves_behind(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:
     """Leaf tensors requiring a gradient that influence ``outputs`` other than through ``known``."""
-    known = list(known)
+    known, outputs = list(known), list(outputs)
     passed = {id(t) for t in known}
     barriers = {t.grad_fn for t in known if t.grad_fn is not None}
     stack = [out.grad_fn for out in outputs if out.grad_fn is not None]
     visited: set[Any] = set()
-    found: dict[int, Tensor] = {}
+    leaves = [t for t in outputs if t.is_leaf and t.requires_grad and id(t) not in passed]
+    found = {id(t): t for t in leaves}
     while stack:
         node = stack.pop()
         if node in visited or node in barriers:

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-Var: TypeAlias = Any
+Tree: TypeAlias = "Tensor | tuple[Tree, ...]"
 """A tensor, or a (nested) tuple of tensors; NamedTuples keep their type."""
 
+Var: TypeAlias = Any
+"""A :data:`Tree` where its type is not followed."""
 
-def tree_map(fn: Callable[..., Any], first: Var, *rest: Var) -> Var:
+T = TypeVar("T")
+TreeT = TypeVar("TreeT", bound=Tree)
+
+
+def tree_map(fn: Callable[..., Any], first: T, *rest: Any) -> T:
     """Apply ``fn`` to corresponding tensors of trees with the same structure."""
     if not isinstance(first, tuple):
         return fn(first, *rest)
-    mapped = [tree_map(fn, *parts) for parts in zip(first, *rest, strict=True)]
-    return type(first)(*mapped) if hasattr(first, "_fields") else tuple(mapped)
+    mapped: Any = tuple(tree_map(fn, *parts) for parts in zip(first, *rest, strict=True))
+    return type(first)(*mapped) if hasattr(first, "_fields") else mapped
 
 
-def leaves(tree: Var) -> list[Tensor]:
+def leaves(tree: Tree) -> list[Tensor]:
     """The tensors of a tree from left to right."""
     return list(_walk(tree))
 
 
-def _walk(tree: Var) -> Iterator[Tensor]:
+def _walk(tree: Tree) -> Iterator[Tensor]:
     if isinstance(tree, tuple):
         for part in tree:
             yield from _walk(part)
@@ -34,13 +40,13 @@ def _walk(tree: Var) -> Iterator[Tensor]:
         yield tree
 
 
-def rebuild(like: Var, tensors: Sequence[Tensor]) -> Var:
+def rebuild(like: TreeT, tensors: Sequence[Tensor]) -> TreeT:
     """The tree shaped like ``like`` whose leaves are ``tensors``."""
     remaining = iter(tensors)
     return tree_map(lambda _: next(remaining), like)
 
 
-def detach(tree: Var) -> Var:
+def detach(tree: TreeT) -> TreeT:
     return tree_map(lambda t: t.detach(), tree)
 
 
@@ -86,7 +92,7 @@ def inner(x: Var, y: Var, batch: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
-def norm(x: Var) -> Tensor:
+def norm(x: Tree) -> Tensor:
     """The Euclidean norm over all leaves."""
     parts = [torch.linalg.vector_norm(t) for t in leaves(x)]
     return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts))
@@ -124,13 +130,13 @@ def write(x: Var, values: Var) -> None:
     tree_map(lambda t, value: t.copy_(value), x, values)
 
 
-def flatten(tree: Var) -> Tensor:
+def flatten(tree: Tree) -> Tensor:
     """All leaves as one vector."""
     parts = [t.reshape(-1) for t in leaves(tree)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def unflatten(like: Var, vector: Tensor) -> Var:
+def unflatten(like: TreeT, vector: Tensor) -> TreeT:
     """The inverse of :func:`flatten`."""
     shapes = [t.shape for t in leaves(like)]
     pieces = torch.split(vector, [s.numel() for s in shapes])

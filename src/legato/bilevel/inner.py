@@ -53,7 +53,7 @@ class _Solve:
 
     key: str
     problem: Any
-    algorithm: Algorithm
+    algorithm: Algorithm[Any, Any]
     state: Any
     backward: Backward
     exact: bool
@@ -93,7 +93,7 @@ class InnerSolver:
     def solve(
         self,
         problem: Any,
-        algorithm: Algorithm | None = None,
+        algorithm: Algorithm[Any, Any] | None = None,
         x0: Var | None = None,
         *,
         gradient: GradientStrategy | None = None,
@@ -208,7 +208,7 @@ def _watch(solution: Solution) -> list[float]:
     return norms
 
 
-def _gap(algorithm: Algorithm, before: Any, after: Any) -> float:
+def _gap(algorithm: Algorithm[Any, Any], before: Any, after: Any) -> float:
     change = tree.tree_map(torch.sub, algorithm.points(after), algorithm.points(before))
     return as_number(tree.norm(change))
 
@@ -225,7 +225,9 @@ def _loosen(gradient: GradientStrategy | None, tol: float) -> GradientStrategy |
     return gradient
 
 
-def _start(problem: Any, algorithm: Algorithm, x0: Var | None, last: list[Tensor] | None) -> Any:
+def _start(
+    problem: Any, algorithm: Algorithm[Any, Any], x0: Var | None, last: list[Tensor] | None
+) -> Any:
     """The last solution as a start for this problem; x0 where there is none of its shape."""
     if last is None:
         return x0

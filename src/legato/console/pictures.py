@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -34,7 +33,7 @@ _WRITTEN_MODES = {
 
 
 def open_image(
-    data: bytes, name: str, formats: Sequence[str] = FORMATS, most_pixels: int | None = None
+    data: bytes, name: str, formats: tuple[str, ...] = FORMATS, most_pixels: int | None = None
 ) -> Image.Image:
     """The decoded image as Pillow sees it, with clear errors for all that can be wrong.
 
@@ -79,7 +78,7 @@ def read_image(path: str | Path) -> Tensor:
 
 
 def decode_image(
-    data: bytes, name: str, formats: Sequence[str] = FORMATS, most_pixels: int | None = None
+    data: bytes, name: str, formats: tuple[str, ...] = FORMATS, most_pixels: int | None = None
 ) -> Tensor:
     """As ``read_image``, from the bytes of a file, and with the limits of ``open_image``."""
     image = _upright(open_image(data, name, formats, most_pixels), name)

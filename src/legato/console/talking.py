@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import typer
@@ -82,6 +82,19 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
         transient=True,
         disable=not errors.is_terminal,
     )
+
+
+@contextlib.contextmanager
+def counted_lines(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A function that shows a line above a bar, which moves on with it."""
+    with progress_bar() as shown:
+        task = shown.add_task(title, total=total)
+
+        def report(line: str) -> None:
+            shown.console.print(line, highlight=False)
+            shown.advance(task)
+
+        yield report
 
 
 def _is_full_gpu(error: RuntimeError) -> bool:

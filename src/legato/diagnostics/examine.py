@@ -27,7 +27,7 @@ from legato.solving import Solution
 
 def diagnose(
     problem: Callable[..., Any] | Any,
-    algorithm: Algorithm | None = None,
+    algorithm: Algorithm[Any, Any] | None = None,
     loss: Loss | None = None,
     x0: Var | None = None,
     *,

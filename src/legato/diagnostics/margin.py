@@ -72,11 +72,11 @@ def margin(setting: Setting, path: Path) -> Margin | None:
     return Margin(min(m.value for m in known), strict)
 
 
-def _proxes(algorithm: Algorithm, problem: Any, middle: Any, now: Any) -> list[_Prox]:
+def _proxes(algorithm: Algorithm[Any, Any], problem: Any, middle: Any, now: Any) -> list[_Prox]:
     """The proxes that one iteration from ``now`` evaluates."""
     if not isinstance(algorithm, (ForwardBackward, PrimalDual)):
         return []
-    after = algorithm.step(problem, now)
+    after: Any = algorithm.step(problem, now)
     if isinstance(algorithm, ForwardBackward):
         slope = problem.smooth.grad(algorithm.solution(now))
         argument = tree.sub_scaled(now.mirror, algorithm.step_size, slope)

@@ -15,7 +15,7 @@ from legato._support import tree
 from legato._support.checks import as_number
 from legato.diagnostics.setting import Setting, flat
 from legato.gradients import Unroll
-from legato.gradients.linearisation import pull_back
+from legato.gradients.base import pull_back
 from legato.running import Stop
 
 UNROLLED_BYTES = 2**28

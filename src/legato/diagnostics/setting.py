@@ -16,7 +16,7 @@ from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import InputError, NoInfluenceError, NonFiniteLossError
 from legato.gradients import GradientStrategy, Unroll
-from legato.gradients.linearisation import pull_back
+from legato.gradients.base import pull_back
 from legato.running import Stop
 from legato.solving import Solution, prepare, solve
 
@@ -29,7 +29,7 @@ class Setting:
     """The bilevel problem as a whole: x*(θ) from ``problem`` by ``algorithm``, then L(x*)."""
 
     problem: Any
-    algorithm: Algorithm
+    algorithm: Algorithm[Any, Any]
     loss: Loss
     x0: Var | None = None
     params: Params | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 from legato._support import tree
 from legato.diagnostics.setting import Setting, flat
 from legato.gradients import GMRES, Linearisation, spectral_radius
-from legato.gradients.linearisation import pull_back
+from legato.gradients.base import pull_back
 
 # --- rate -----------------------------------------------------------------------------------------
 

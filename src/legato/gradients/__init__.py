@@ -1,20 +1,20 @@
 """Ways to differentiate an iteration, and the linear solvers behind some of them."""
 
-from legato.gradients.base import Backward, GradientStrategy
-from legato.gradients.conjugate_gradients import CG
+from legato.gradients.base import Backward, GradientStrategy, Linearisation, Task
 from legato.gradients.fixed_point import FixedPoint, FixedPointGradient, Implicit, OneStep
 from legato.gradients.forward import Forward
-from legato.gradients.linear_solvers import (
+from legato.gradients.linear import (
+    CG,
     GMRES,
     BiCGStab,
     Direct,
+    Factored,
     LinearResult,
     LinearSolver,
     Neumann,
     random_vector,
     spectral_radius,
 )
-from legato.gradients.linearisation import Linearisation
 from legato.gradients.piggyback import Piggyback
 from legato.gradients.unroll import Unroll
 
@@ -24,6 +24,7 @@ __all__ = [
     "Backward",
     "BiCGStab",
     "Direct",
+    "Factored",
     "FixedPoint",
     "FixedPointGradient",
     "Forward",
@@ -35,6 +36,7 @@ __all__ = [
     "Neumann",
     "OneStep",
     "Piggyback",
+    "Task",
     "Unroll",
     "random_vector",
     "spectral_radius",

@@ -1,16 +1,22 @@
-"""The contract of a gradient strategy, and what it reports."""
+"""What gradient strategies share: their contract, their report, and the derivative of one step."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from legato._support import tree
+from legato._support.graph import leaves_behind
+from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.errors import GradientError
-from legato.running import Run, Stop, Trace
+from legato.gradients.linear.base import Factored, LinearResult
+from legato.running import Run, Stop, Trace, run
 
 
 @dataclass
@@ -45,8 +51,48 @@ class Backward:
         """
         if self.residual is None or self.spectral_radius is None:
             return None
-        room = 1 - self.spectral_radius
-        return self.residual / room if room > 0 else float("inf")
+        gap = 1 - self.spectral_radius
+        return self.residual / gap if gap > 0 else float("inf")
+
+    def record(self, result: LinearResult) -> None:
+        self.residual, self.iterations = result.residual, result.iterations
+        self.spectral_radius, self.converged = result.spectral_radius, result.converged
+
+
+@dataclass(frozen=True)
+class Task:
+    """An iteration to run and to differentiate: what :func:`legato.solve` hands to a strategy.
+
+    Args:
+        problem: the problem.
+        algorithm: the algorithm whose ``step`` is iterated.
+        state: where it starts.
+        stop: when it ends.
+        trace: filled with objective and residual of every iteration, unless None.
+        report: filled by the backward pass.
+
+    >>> problem = lg.Composite(lg.LeastSquares(torch.eye(2), torch.ones(2)), lg.L1(0.5))
+    >>> algorithm = lg.ForwardBackward()
+    >>> start, report = algorithm.init(problem, None), legato.gradients.Backward()
+    >>> task = legato.gradients.Task(problem, algorithm, start, lg.Stop(3), None, report)
+    >>> task.run().state.point
+    tensor([0.5000, 0.5000])
+    """
+
+    problem: Any
+    algorithm: Algorithm[Any, Any]
+    state: Any
+    stop: Stop
+    trace: Trace | None
+    report: Backward
+
+    def run(self, keep: int | None = None) -> Run:
+        """Run the iteration, and keep its last ``keep`` + 1 states if asked to."""
+        return run(self.problem, self.algorithm, self.state, self.stop, trace=self.trace, keep=keep)
+
+    def detached(self) -> Task:
+        """The task from a start without history."""
+        return replace(self, state=tree.detach(self.state))
 
 
 class GradientStrategy(ABC):
@@ -55,22 +101,11 @@ class GradientStrategy(ABC):
     .. math:: \frac{dL}{dθ} = \left(\frac{dx}{dθ}\right)^⊤ ξ, \qquad ξ = ∇_x L
 
     Reference: Section 4 of Ochs et al. (2016).
-
-    >>> issubclass(lg.Unroll, lg.GradientStrategy), issubclass(lg.Implicit, lg.GradientStrategy)
-    (True, True)
     """
 
     @abstractmethod
-    def differentiate(
-        self,
-        problem: Any,
-        algorithm: Algorithm,
-        state: Any,
-        stop: Stop,
-        trace: Trace | None,
-        report: Backward,
-    ) -> Run:
-        """Iterate from ``state`` and return a run whose state is attached to the graph."""
+    def differentiate(self, task: Task) -> Run:
+        """Run the task and return its run with a state that is attached to the graph."""
 
 
 def refuse_second_derivatives() -> None:
@@ -80,3 +115,164 @@ def refuse_second_derivatives() -> None:
             "Second derivatives (create_graph=True) go through Unroll() only: the other strategies "
             "compute the first one without a graph. Use gradient=Unroll()."
         )
+
+
+class Linearisation:
+    r"""The Jacobian J of s ↦ step(s, θ) at ``state``, as matrix-free products from both sides.
+
+    Products from the left are ordinary vector–Jacobian products. Products from the right use that
+    w ↦ Jᵀw is linear, so its own vector–Jacobian product is t ↦ Jt: one backward pass each through
+    a graph that is built once, for any operation that can be differentiated twice.
+    Reference: Griewank and Walther (2008), Section 3.2.
+
+    Args:
+        problem: the problem.
+        algorithm: the algorithm; for the fixed-point family its ``fixed_point_map``.
+        state: where the step is differentiated.
+        parameters: the θ of :meth:`jvp`.
+
+    >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)))
+    >>> algorithm = lg.ForwardBackward(1.0)
+    >>> stationary, state = algorithm.fixed_point_map(algorithm.init(problem, torch.ones(2)))
+    >>> J = legato.gradients.Linearisation(problem, stationary, state)
+    >>> J.transposed(torch.ones(2))  # one step maps x to x/2
+    tensor([0.5000, 0.5000])
+    """
+
+    def __init__(
+        self,
+        problem: Any,
+        algorithm: Algorithm[Any, Any],
+        state: Any,
+        parameters: Sequence[Tensor] = (),
+    ) -> None:
+        self.problem = problem
+        self.algorithm = algorithm
+        self.state = tree.detach(state)
+        with torch.enable_grad():
+            self._inputs = _fresh_leaves(state)
+            self.after = algorithm.step(problem, tree.rebuild(state, self._inputs))
+        self._outputs = tree.leaves(self.after)
+        self._parameters = list(parameters)
+        self._pull: tuple[list[Tensor], list[Tensor | None]] | None = None
+
+    def transposed(self, w: Tensor) -> Tensor:
+        r"""A_xᵀ as the fixed-point family needs it, on flat cotangents of mirror coordinates.
+
+        In mirror coordinates A_xᵀ becomes w ↦ S_yᵀ T w, where T transports cotangents from the
+        state before the step to the one after it: similar to A_xᵀ, hence of the same spectrum.
+        """
+        moved = self.transport(tree.unflatten(self.state, w))
+        return tree.flatten(tuple(pull_back(self._outputs, self._inputs, tree.leaves(moved))))
+
+    def transport(self, cotangent: Any) -> Any:
+        return self.algorithm.transport(self.state, tree.detach(self.after), cotangent)
+
+    def factored(self) -> Factored | None:
+        r"""A_xᵀ = BP, where the step comes as two maps s ↦ h ↦ s⁺ with symmetric Jacobians.
+
+        .. math:: B = ∂h/∂s, \qquad P = ∂s⁺/∂h
+        """
+        halves = self.algorithm.halves(self.problem)
+        if halves is None:
+            return None
+        with torch.enable_grad():
+            inputs = _fresh_leaves(self.state)
+            half = halves.forward(tree.rebuild(self.state, inputs))
+            middle = _fresh_leaves(half)
+            after = halves.backward(tree.rebuild(half, middle))
+        with torch.no_grad():
+            project = halves.range_projector(tree.detach(half))
+
+        def flat_product(outputs: Tree, inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:
+            def product(v: Tensor) -> Tensor:
+                cotangents = tree.leaves(tree.unflatten(self.state, v))
+                return tree.flatten(tuple(pull_back(tree.leaves(outputs), inputs, cotangents)))
+
+            return product
+
+        return Factored(
+            flat_product(half, inputs),
+            flat_product(after, middle),
+            project and (lambda v: tree.flatten(project(tree.unflatten(self.state, v)))),
+            halves.symmetric,
+        )
+
+    def jvp(self, tangents: Sequence[Tensor], parameter_tangents: Sequence[Tensor] = ()) -> Any:
+        """J·(ṡ, θ̇), for tangents that may have one more leading axis, of directions."""
+        dummies, pulled = self._pullback()
+        batched = bool(tangents) and tangents[0].ndim > self._inputs[0].ndim
+        count = tangents[0].shape[:1] if batched else ()
+        filled = pull_back(pulled, dummies, [*tangents, *parameter_tangents], count)
+        return tree.rebuild(self.after, filled)
+
+    @property
+    def depends_on_parameters(self) -> bool:
+        """Whether any of the given parameters influences this step."""
+        _, pulled = self._pullback()
+        return any(g is not None for g in pulled[len(self._inputs) :])
+
+    def other_leaves(self) -> list[Tensor]:
+        """Leaf tensors that require a gradient, influence the step and are not parameters."""
+        return leaves_behind(self._outputs, [*self._inputs, *self._parameters])
+
+    def _pullback(self) -> tuple[list[Tensor], list[Tensor | None]]:
+        if self._pull is None:
+            self._pull = pullback_graph(self._outputs, [*self._inputs, *self._parameters])
+        return self._pull
+
+
+def pullback_graph(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Zeros u and Jᵀu as a graph over them, whose own vector–Jacobian product in u is t ↦ Jt."""
+    with torch.enable_grad():
+        dummies = [torch.zeros_like(out).requires_grad_() for out in outputs]
+        return dummies, _gradients(outputs, inputs, dummies, differentiable=True)
+
+
+def pull_back(
+    outputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    count: Sequence[int] = (),
+) -> list[Tensor]:
+    """Jᵀw through a graph that stays; ``count`` is the axis of a batch of cotangents, if any."""
+    grads = _gradients(outputs, inputs, cotangents, batched=bool(count))
+    return [
+        t.new_zeros((*count, *t.shape)) if g is None else g
+        for g, t in zip(grads, inputs, strict=True)
+    ]
+
+
+def _gradients(
+    outputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    *,
+    differentiable: bool = False,
+    batched: bool = False,
+) -> list[Tensor | None]:
+    """torch.autograd.grad for outputs of which some, or all, depend on nothing."""
+    pairs = [
+        (out, w)
+        for out, w in zip(outputs, cotangents, strict=True)
+        if out is not None and out.requires_grad
+    ]
+    if not pairs:
+        return [None] * len(inputs)
+    live, weights = zip(*pairs, strict=True)
+    grads = torch.autograd.grad(
+        live,
+        inputs,
+        weights,
+        retain_graph=True,
+        create_graph=differentiable,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
+    return list(grads)
+
+
+def _fresh_leaves(state: Tree) -> list[Tensor]:
+    return [t.detach().requires_grad_() for t in tree.leaves(state)]

@@ -15,9 +15,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.compiling import never_compiled
-from legato._support.precision import full_precision, power_of_two_near
-from legato._support.tree import Var
-from legato.algorithms import Algorithm
+from legato._support.precision import full_precision
 from legato.errors import (
     GradientError,
     InexactGradientWarning,
@@ -26,19 +24,9 @@ from legato.errors import (
     NonFiniteGradientWarning,
     NotConvergedWarning,
 )
-from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
-from legato.gradients.conjugate_gradients import CG, require_symmetric
-from legato.gradients.linear_solvers import (
-    GMRES,
-    LinearResult,
-    LinearSolver,
-    Neumann,
-    attainable,
-    spectral_radius,
-)
-from legato.gradients.linearisation import Linearisation
-from legato.gradients.symmetric_parts import SymmetricParts
-from legato.running import Run, Stop, Trace, run
+from legato.gradients.base import GradientStrategy, Linearisation, Task, refuse_second_derivatives
+from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
+from legato.running import Run, Stop
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
@@ -53,37 +41,25 @@ class FixedPointGradient(GradientStrategy):
     in coordinates that are exact at boundary solutions (see ``Geometry.transport``).
     A member says how the system is solved, in :meth:`adjoint`.
     Reference: Section 4.3 of Ochs et al. (2016), with errata 8 and 13.
-
-    >>> isinstance(lg.Implicit(), legato.gradients.FixedPointGradient)
-    True
-    >>> isinstance(lg.Unroll(), legato.gradients.FixedPointGradient)
-    False
     """
 
     @abstractmethod
-    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        """Solve (I − A_x)ᵀw = ξ; the solution is flat, as ``linearisation.flat(xi)`` is."""
+    def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
+        """Solve (I − M)w = ξ for M = ``linearisation.transposed``, on flat vectors."""
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         """Say what is wrong with a result, in words and numbers."""
+        warn_if_inexact(result, linearisation)
 
     @never_compiled("the backward solve is data-dependent")
-    def differentiate(
-        self,
-        problem: Any,
-        algorithm: Algorithm,
-        state: Any,
-        stop: Stop,
-        trace: Trace | None,
-        report: Backward,
-    ) -> Run:
+    def differentiate(self, task: Task) -> Run:
         with torch.no_grad():
-            done = run(problem, algorithm, tree.detach(state), stop, trace=trace)
+            done = task.detached().run()
         if not torch.is_grad_enabled():
             return done
-        stationary, before = algorithm.fixed_point_map(done.state)
+        stationary, before = task.algorithm.fixed_point_map(done.state)
         before = tree.detach(before)
-        after = tree.leaves(stationary.step(problem, before))
+        after = tree.leaves(stationary.step(task.problem, before))
         if not any(t.requires_grad for t in after):
             return done
         if inside_functional_transform():
@@ -91,139 +67,56 @@ class FixedPointGradient(GradientStrategy):
                 f"{type(self).__name__} solves its linear system in .backward() and cannot be used "
                 "inside torch.func transforms. Use Unroll() there, or call .backward()."
             )
-        _warn_unless_stationary(done, stop)
-        # Not `done` itself: its state will hold what this closure belongs to, a ring that no
-        # garbage collector can open.
-        last_change = done.residual
+        _warn_unless_stationary(done, task.stop)
+        # Capture only the residual. Capturing `done` would create a reference cycle through the
+        # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
+        problem, report, last_change = task.problem, task.report, done.residual
+        moved = _distance(after, before)
 
-        def backward(grads: Sequence[Tensor]) -> list[Tensor]:
+        def replace(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, stationary, before)
+            _require_same_map(linearisation, moved)
             largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
             if not math.isfinite(largest):
                 _warn_of_the_loss(largest)
                 return tree.leaves(linearisation.transport(tree.rebuild(before, grads)))
-            unit, grads = _in_units(grads, largest)
-            result = self.adjoint(problem, linearisation, tree.rebuild(before, grads))
+            # The system is linear: solved for cotangents of size 1, no norm under- or overflows.
+            # A power of two leaves their digits as they are.
+            unit = max(2.0 ** (math.frexp(largest)[1] - 1), torch.finfo(grads[0].dtype).tiny)
+            result = self.adjoint(linearisation, tree.flatten(tuple(g / unit for g in grads)))
             self.conclude(result, linearisation)
-            report.residual = result.residual
-            report.iterations = result.iterations
-            report.spectral_radius = result.spectral_radius
-            report.converged = result.converged
             _warn_if_far(last_change, result.spectral_radius)
-            w = tree.unflatten(before, result.solution * unit)
-            return tree.leaves(linearisation.transport(w))
+            report.record(result)
+            return tree.leaves(
+                linearisation.transport(tree.unflatten(before, result.solution * unit))
+            )
 
-        leaves = tree.leaves(before)
-        attached = _ReplaceCotangent.apply(backward, leaves, *after)  # type: ignore[no-untyped-call]
-        done.state = algorithm.with_variables(done.state, tree.rebuild(before, attached))
+        attached = _ReplaceCotangent.apply(replace, tree.leaves(before), *after)  # type: ignore[no-untyped-call]
+        done.state = task.algorithm.with_variables(done.state, tree.rebuild(before, attached))
         return done
 
 
-def _warn_of_the_loss(largest: float) -> None:
-    """What came from the loss is no gradient; it goes on as it is, for a scaler to notice."""
-    warnings.warn(
-        f"The gradient of the loss with respect to the solution holds {largest}: nothing can be "
-        "differentiated further. Look for a division by zero, a logarithm of zero or an overflow "
-        "between the solution and the loss.",
-        NonFiniteGradientWarning,
-        stacklevel=2,
-    )
-
-
-def _in_units(grads: Sequence[Tensor], largest: float) -> tuple[float, list[Tensor]]:
-    """A power of two near the largest entry, and the cotangent divided by it.
-
-    In float32 the norm of entries below 1e-23 underflows to 0, and above 1e19 it overflows: a small
-    loss would get no gradient at all. Powers of two leave the digits as they are.
-    """
-    if largest == 0 or 1e-12 < largest < 1e12:  # nothing to save, or no need to
-        return 1.0, list(grads)
-    unit = power_of_two_near(largest)
-    return unit, [g / unit for g in grads]
-
-
-def _warn_unless_stationary(done: Run, stop: Stop) -> None:
-    if not is_concrete():
-        return
-    residual = as_number(done.residual.amax())
-    allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
-    if residual > allowed:
-        warnings.warn(
-            f"The solve ended after {done.iterations} iterations with residual {residual:.2e} > "
-            f"{allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
-            "one is off by an unknown amount. Give Stop more iterations or a looser tol, or use "
-            "Unroll(), which is exact for any number of iterations.",
-            NotConvergedWarning,
-            stacklevel=5,
-        )
-
-
-def _warn_if_far(last_change: Tensor, radius: float | None) -> None:
-    """A small last change says little where the rate is close to 1: ‖x − x*‖ ≈ change/(1 − ρ)."""
-    if radius is None or not radius < 1:
-        return  # warn_if_inexact speaks about those
-    residual = as_number(last_change.amax())
-    distance = residual / (1 - radius)
-    if distance > 10 * FORWARD_TOLERANCE:
-        warnings.warn(
-            f"The last change was {residual:.2e}, but at a rate of about {radius:.6g} the solution "
-            f"is still about {distance:.1e} away (relative), so the gradient is not that of the "
-            "solution. Give Stop more iterations, or use Unroll().",
-            NotConvergedWarning,
-            stacklevel=2,
-        )
-
-
 class _ReplaceCotangent(torch.autograd.Function):
-    """The solution; its backward turns ξ into the cotangent of the attached step."""
+    """The solution; its backward turns ξ into the cotangent v of the attached step."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        backward: Callable[[Sequence[Tensor]], list[Tensor]],
+        replace: Callable[[Sequence[Tensor]], list[Tensor]],
         before: list[Tensor],
         *after: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.solve = backward
+        ctx.replace = replace
         return tuple(t.detach().clone() for t in before)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_second_derivatives()
         with full_precision():
-            return (None, None, *ctx.solve(grads))
+            return (None, None, *ctx.replace(grads))
 
 
-def warn_if_inexact(result: LinearResult, linearisation: Linearisation, tol: float) -> None:
-    """Warn about a missed tolerance, and about a map that does not contract."""
-    radius = result.spectral_radius
-    eps = torch.finfo(result.solution.dtype).eps
-    suspicious = radius is not None and radius > 1 - math.sqrt(eps)
-    if suspicious and result.converged:
-        # Ritz values of a non-normal map may leave its spectrum: ask power iteration.
-        radius = spectral_radius(linearisation.transposed, result.solution)
-        result.spectral_radius = radius
-        suspicious = radius > 1 - math.sqrt(eps)
-    if suspicious or (radius is not None and not math.isfinite(radius)):
-        warnings.warn(
-            f"The iteration does not contract at its solution: the spectral radius of A_x is about "
-            f"{radius:.6g}. The solution is not unique, not isolated, or not attracting (without "
-            "strict complementarity it tends to 1), so its derivative is not defined by the "
-            "fixed-point equation. Use Unroll(), or make the solution unique, e.g. by adding "
-            "SquaredNorm or NegativeEntropy. Relative residual of the backward solve: "
-            f"{result.residual:.2e}.",
-            NonContractiveWarning,
-            stacklevel=2,
-        )
-    elif not result.converged:
-        known = "" if radius is None else f" The spectral radius of A_x is about {radius:.6g}."
-        warnings.warn(
-            f"The backward solve stopped after {result.iterations} products with relative residual "
-            f"{result.residual:.2e} > {tol:.0e}: the gradient is approximate.{known} Allow more "
-            "iterations or terms, loosen tol, or use Implicit(GMRES()) or Unroll().",
-            InexactGradientWarning,
-            stacklevel=2,
-        )
+# --- the family ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -252,12 +145,12 @@ class FixedPoint(FixedPointGradient):
         if isinstance(self.terms, bool) or not isinstance(self.terms, int) or self.terms < 1:
             raise InputError(f"FixedPoint needs a positive number of terms, not {self.terms!r}.")
 
-    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        return Neumann(self.tol, self.terms).solve(linearisation.transposed, linearisation.flat(xi))
+    def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
+        return Neumann(self.tol, self.terms).solve(linearisation.transposed, xi)
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         if self.tol is not None:
-            warn_if_inexact(result, linearisation, attainable(self.tol, result.solution))
+            warn_if_inexact(result, linearisation)
 
 
 @dataclass(frozen=True)
@@ -277,8 +170,8 @@ class OneStep(FixedPointGradient):
 
     tol: float | None = 0.1
 
-    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        result = Neumann(None, 1).solve(linearisation.transposed, linearisation.flat(xi))
+    def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
+        result = Neumann(None, 1).solve(linearisation.transposed, xi)
         result.converged = self.tol is None or result.residual <= self.tol
         return result
 
@@ -314,18 +207,108 @@ class Implicit(FixedPointGradient):
 
     solver: LinearSolver = field(default_factory=GMRES)
 
-    def adjoint(self, problem: Any, linearisation: Linearisation, xi: Var) -> LinearResult:
-        flat = linearisation.flat(xi)
-        if isinstance(self.solver, CG):
-            halves = linearisation.algorithm.halves(problem)
-            if halves is not None:
-                parts = SymmetricParts(halves, linearisation.state)
-                if not halves.symmetric:
-                    require_symmetric(parts.smooth, flat)
-                    require_symmetric(parts.prox, flat)
-                return self.solver.solve_in_metric(parts.prox, parts.smooth, flat, parts.along)
-        return self.solver.solve(linearisation.transposed, flat)
+    def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
+        factored = linearisation.factored() if self.solver.takes_factors else None
+        return self.solver.solve(factored or linearisation.transposed, xi)
 
-    def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
-        tol = getattr(self.solver, "tol", None) or 1e-6
-        warn_if_inexact(result, linearisation, attainable(tol, result.solution))
+
+# --- what is said about gradients that cannot be trusted -----------------------------------------
+
+
+def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
+    """Warn about a missed tolerance, and about a map that does not contract."""
+    radius = result.spectral_radius
+    # Residuals and radii are known to rounding only; √eps is what rounding makes of a double
+    # eigenvalue 1, which two equal columns have.
+    limit = 1 - math.sqrt(torch.finfo(result.solution.dtype).eps)
+    if radius is not None and radius > limit and result.converged:
+        # Ritz values of a non-normal map may leave its spectrum: ask power iteration.
+        radius = spectral_radius(linearisation.transposed, result.solution)
+        result.spectral_radius = radius
+    if radius is not None and not radius <= limit:
+        warnings.warn(
+            f"The iteration does not contract at its solution: the spectral radius of A_x is about "
+            f"{radius:.6g}. The solution is not unique, not isolated, or not attracting (without "
+            "strict complementarity it tends to 1), so its derivative is not defined by the "
+            "fixed-point equation. Use Unroll(), or make the solution unique, e.g. by adding "
+            "SquaredNorm or NegativeEntropy. Relative residual of the backward solve: "
+            f"{result.residual:.2e}.",
+            NonContractiveWarning,
+            stacklevel=3,
+        )
+    elif not result.converged:
+        wanted = f" > {result.tol:.0e}" if result.tol else ""
+        known = "" if radius is None else f" The spectral radius of A_x is about {radius:.6g}."
+        warnings.warn(
+            f"The backward solve stopped after {result.iterations} products with relative residual "
+            f"{result.residual:.2e}{wanted}: the gradient is approximate.{known} Allow more "
+            "iterations or terms, loosen tol, or use Implicit(GMRES()) or Unroll().",
+            InexactGradientWarning,
+            stacklevel=3,
+        )
+
+
+def _require_same_map(linearisation: Linearisation, moved: Tensor) -> None:
+    """Refuse a step that leads elsewhere than it did in the forward pass, from the same state.
+
+    The backward pass builds the step anew from present values. Where these moved the fixed point by
+    more than √eps, its derivative is that of another problem.
+    """
+    before = linearisation.state
+    now = _distance(tree.leaves(linearisation.after), before)
+    rounding = math.sqrt(torch.finfo(now.dtype).eps) * tree.norm(before)
+    if bool(now > 2 * moved + rounding):
+        raise GradientError(
+            f"One step from the solution moves it by {float(now):.2g}, but moved it by "
+            f"{float(moved):.2g} when it was found: data of the problem were changed in place "
+            "before .backward(), or its terms draw random numbers. Call .backward() first, change "
+            "a copy, or use Unroll()."
+        )
+
+
+@torch.no_grad()
+def _distance(after: Sequence[Tensor], before: Any) -> Tensor:
+    return tree.norm(tuple(a - b for a, b in zip(after, tree.leaves(before), strict=True)))
+
+
+def _warn_of_the_loss(largest: float) -> None:
+    """What came from the loss is no gradient; it goes on as it is, for a scaler to notice."""
+    warnings.warn(
+        f"The gradient of the loss with respect to the solution holds {largest}: nothing can be "
+        "differentiated further. Look for a division by zero, a logarithm of zero or an overflow "
+        "between the solution and the loss.",
+        NonFiniteGradientWarning,
+        stacklevel=2,
+    )
+
+
+def _warn_unless_stationary(done: Run, stop: Stop) -> None:
+    if not is_concrete():
+        return
+    residual = as_number(done.residual.amax())
+    allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
+    if residual > allowed:
+        warnings.warn(
+            f"The solve ended after {done.iterations} iterations with residual {residual:.2e} > "
+            f"{allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
+            "one is off by an unknown amount. Give Stop more iterations or a looser tol, or use "
+            "Unroll(), which is exact for any number of iterations.",
+            NotConvergedWarning,
+            stacklevel=5,
+        )
+
+
+def _warn_if_far(last_change: Tensor, radius: float | None) -> None:
+    """A small last change says little where the rate is close to 1: ‖x − x*‖ ≈ change/(1 − ρ)."""
+    if radius is None or not radius < 1:
+        return  # warn_if_inexact speaks about those
+    residual = as_number(last_change.amax())
+    distance = residual / (1 - radius)
+    if distance > 10 * FORWARD_TOLERANCE:
+        warnings.warn(
+            f"The last change was {residual:.2e}, but at a rate of about {radius:.6g} the solution "
+            f"is still about {distance:.1e} away (relative), so the gradient is not that of the "
+            "solution. Give Stop more iterations, or use Unroll().",
+            NotConvergedWarning,
+            stacklevel=2,
+        )

@@ -12,11 +12,19 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.compiling import never_compiled
+from legato._support.graph import leaves_behind
+from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.errors import GradientError, InexactGradientWarning, InputError
-from legato.gradients.base import Backward, GradientStrategy, refuse_second_derivatives
-from legato.gradients.linearisation import Linearisation
-from legato.running import Run, Stop, Trace, run
+from legato.gradients.base import (
+    GradientStrategy,
+    Linearisation,
+    Task,
+    pull_back,
+    pullback_graph,
+    refuse_second_derivatives,
+)
+from legato.running import Run
 
 
 class Forward(GradientStrategy):
@@ -50,20 +58,12 @@ class Forward(GradientStrategy):
         self.params = flat
 
     @never_compiled("tangents are carried by nested backward passes")
-    def differentiate(
-        self,
-        problem: Any,
-        algorithm: Algorithm,
-        state: Any,
-        stop: Stop,
-        trace: Trace | None,
-        report: Backward,
-    ) -> Run:
+    def differentiate(self, task: Task) -> Run:
         if not torch.is_grad_enabled():
-            return run(problem, algorithm, state, stop, trace=trace)
-        carrier = _Carrier(algorithm, self.params, state)
+            return task.run()
+        carrier = _Carrier(task.algorithm, self.params, task.state)
         with torch.no_grad():
-            done = run(problem, carrier, carrier.state, stop, trace=trace)
+            done = replace(task, algorithm=carrier, state=carrier.state).run()
         if not carrier.influenced:
             raise GradientError(
                 "None of the parameters given to Forward influences the iteration: the problem was "
@@ -75,19 +75,21 @@ class Forward(GradientStrategy):
         return replace(done, state=tree.rebuild(primal, attached), window=None)
 
 
-class _Carrier(Algorithm):
+class _Carrier(Algorithm[Any, Any]):
     """An algorithm whose state is (state, tangents): one leading axis of all parameter entries."""
 
-    def __init__(self, algorithm: Algorithm, params: list[Tensor], state: Any) -> None:
+    def __init__(self, algorithm: Algorithm[Any, Any], params: list[Tensor], state: Tree) -> None:
         self.algorithm = algorithm
         self.params = params
-        self.influenced = False
         self.checked = False
-        count = sum(p.numel() for p in params)
         start = tree.leaves(state)
-        tangents = [t.new_zeros(count, *t.shape) for t in start]
+        count = sum(p.numel() for p in params)
         self.seeds = self._seeds(count)
-        self._add_start(start, tangents)
+        # The start may depend on the parameters too.
+        dummies, pulled = pullback_graph(start, params)
+        tangents = pull_back(pulled, dummies, self.seeds, (count,))
+        self.influenced = any(g is not None for g in pulled)
+        self.unlisted = leaves_behind(start, params)
         self.state = (tree.detach(state), tuple(tangents))
 
     def _seeds(self, count: int) -> list[Tensor]:
@@ -99,30 +101,6 @@ class _Carrier(Algorithm):
             seeds.append(seed.reshape(count, *p.shape))
             offset += p.numel()
         return seeds
-
-    def _add_start(self, start: list[Tensor], tangents: list[Tensor]) -> None:
-        """The start may depend on the parameters too."""
-        for i, leaf in enumerate(start):
-            if not leaf.requires_grad:
-                continue
-            # uᵀ ∂x⁰/∂θ is linear in u, so its derivative in u, by θ̇, is the tangent.
-            u = torch.zeros_like(leaf, requires_grad=True)
-            products = torch.autograd.grad(
-                leaf, self.params, u, create_graph=True, retain_graph=True, allow_unused=True
-            )
-            used = [
-                (g, seed)
-                for g, seed in zip(products, self.seeds, strict=True)
-                if g is not None and g.requires_grad
-            ]
-            if used:
-                outputs = [g for g, _ in used]
-                for j, tangent in enumerate(tangents[i]):
-                    (found,) = torch.autograd.grad(
-                        outputs, u, [seed[j] for _, seed in used], retain_graph=True
-                    )
-                    tangent.copy_(found)
-            self.influenced = True
 
     def init(self, problem: Any, x0: Any) -> Any:
         return self.state
@@ -138,14 +116,15 @@ class _Carrier(Algorithm):
         return tree.detach(linear.after), tuple(t.detach() for t in tree.leaves(moved))
 
     def _warn_about_others(self, linear: Linearisation) -> None:
-        others = linear.other_leaves()
+        others = {id(t): t for t in [*linear.other_leaves(), *self.unlisted]}
         if others:
-            shapes = ", ".join(str(tuple(t.shape)) for t in others)
+            shapes = ", ".join(str(tuple(t.shape)) for t in others.values())
             warnings.warn(
-                f"The problem depends on tensors that require a gradient but were not given to "
-                f"Forward (shapes {shapes}): they will get none. List them, or use Unroll().",
+                f"The problem or its start depends on tensors that require a gradient but were not "
+                f"given to Forward (shapes {shapes}): they will get none. List them, or use "
+                "Unroll().",
                 InexactGradientWarning,
-                stacklevel=6,
+                stacklevel=8,
             )
 
     def solution(self, state: Any) -> Any:

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.tree import Var, tree_map
-from legato.algorithms import Algorithm, PrimalDual
+from legato._support.tree import Tree, tree_map
+from legato.algorithms import PrimalDual
 from legato.errors import GradientError, InputError
-from legato.gradients.base import Backward
-from legato.gradients.fixed_point import FixedPointGradient, warn_if_inexact
-from legato.gradients.linear_solvers import LinearResult, _decay, attainable, relative_residual
-from legato.gradients.linearisation import Linearisation
-from legato.problems import Saddle
-from legato.running import Run, Stop, Trace
+from legato.gradients.base import Linearisation, Task, pull_back
+from legato.gradients.fixed_point import FixedPointGradient
+from legato.gradients.linear.base import LinearResult, attainable, residual_of
+from legato.gradients.linear.spectrum import decay_rate
+from legato.running import Run
 
 
 @dataclass(frozen=True)
@@ -48,36 +47,27 @@ class Piggyback(FixedPointGradient):
         if self.iterations < 1 or not self.tol > 0:
             raise InputError("Piggyback needs iterations ≥ 1 and tol > 0.")
 
-    def differentiate(
-        self,
-        problem: Any,
-        algorithm: Algorithm,
-        state: Any,
-        stop: Stop,
-        trace: Trace | None,
-        report: Backward,
-    ) -> Run:
-        if not isinstance(algorithm, PrimalDual):
+    def differentiate(self, task: Task) -> Run:
+        if not isinstance(task.algorithm, PrimalDual):
             raise GradientError(
-                f"Piggyback differentiates PrimalDual, not {type(algorithm).__name__}. "
+                f"Piggyback differentiates PrimalDual, not {type(task.algorithm).__name__}. "
                 "Use Implicit() or FixedPoint()."
             )
-        return super().differentiate(problem, algorithm, state, stop, trace, report)
+        return super().differentiate(task)
 
-    def adjoint(self, problem: Saddle, linearisation: Linearisation, xi: Var) -> LinearResult:
-        algorithm = linearisation.algorithm
+    def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
+        if not bool(xi.any()):
+            return LinearResult.zero(xi)
+        algorithm, state = linearisation.algorithm, linearisation.state
         assert isinstance(algorithm, PrimalDual)
         geometry, dual_geometry = algorithm.geometry, algorithm.dual_geometry
-        state = linearisation.state
-        size = float(tree.norm(xi))
-        if size == 0:
-            return LinearResult(torch.zeros_like(tree.flatten(xi)), 0.0, 0, True)
-        # Sources as cotangents of points; entries at the boundary have no influence and count 0.
-        source = geometry.inverse_metric(state.primal, xi.primal)
-        dual_source = dual_geometry.inverse_metric(state.dual, xi.dual)
-        epsilon = tree.leaves(state.primal)[0].new_zeros(()).requires_grad_()
+        slopes = tree.unflatten(state, xi)
+        # ∇L as cotangents of points; entries at the boundary have no influence and count 0.
+        source = geometry.inverse_metric(state.primal, slopes.primal)
+        dual_source = dual_geometry.inverse_metric(state.dual, slopes.dual)
+        epsilon = xi.new_zeros(()).requires_grad_()
         with torch.enable_grad():
-            tilted = problem.with_linear_terms(
+            tilted = linearisation.problem.with_linear_terms(
                 tree_map(lambda s: epsilon * s, source),
                 tree_map(lambda s: epsilon * s, dual_source),
             )
@@ -85,7 +75,7 @@ class Piggyback(FixedPointGradient):
         one = torch.ones_like(epsilon)
         tangent = tree_map(torch.zeros_like, state)
         changes: list[float] = []
-        tol = attainable(self.tol, epsilon)
+        tol = attainable(self.tol, xi)
         for _ in range(self.iterations):
             moved = tangent_map.transport(tangent_map.jvp(tree.leaves(tangent), [one]))
             changes.append(float(tree.norm(tree_map(torch.sub, moved, tangent))))
@@ -94,47 +84,33 @@ class Piggyback(FixedPointGradient):
                 break
         X = geometry.metric(state.primal, tangent.primal)
         Y = dual_geometry.metric(state.dual, tangent.dual)
-        w = _cotangent(problem, algorithm, state, xi, X, Y)
-        residual = relative_residual(linearisation.transposed, w, tree.flatten(xi))
-        return LinearResult(w, residual, len(changes), residual <= tol * 10, _decay(changes))
+        w = _cotangent(linearisation, slopes, X, Y)
+        _, residual = residual_of(linearisation.transposed, w, xi)
+        # The iteration stops by the change of (X, Y), which rates and steps turn into a residual
+        # of w of several tol.
+        converged = residual <= 10 * tol
+        return LinearResult(w, residual, len(changes), converged, decay_rate(changes), tol)
 
-    def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
-        warn_if_inexact(result, linearisation, attainable(self.tol, result.solution))
 
-
-def _cotangent(
-    problem: Saddle, algorithm: PrimalDual, state: Any, xi: Any, X: Var, Y: Var
-) -> Tensor:
+def _cotangent(linearisation: Linearisation, xi: Any, X: Tree, Y: Tree) -> Tensor:
     r"""The solution of (I − A)ᵀw = ξ in terms of the adjoint saddle point (X, Y).
 
     .. math:: w_x = D_xξ_x − X/τ + D_x(∇²f X − K^*Y), \quad w_y = D_yξ_y + D_y K X + Y/σ
     """
+    problem, state, algorithm = linearisation.problem, linearisation.state, linearisation.algorithm
+    assert isinstance(algorithm, PrimalDual)
     geometry, dual_geometry = algorithm.geometry, algorithm.dual_geometry
-    slope = problem.operator.adjoint(Y)
+    point = geometry.unmirror(state.primal)
     with torch.enable_grad():
-        points = [t.detach().requires_grad_() for t in tree.leaves(geometry.unmirror(state.primal))]
-        gradient = tree.leaves(problem.smooth.grad(tree.rebuild(state.primal, points)))
-        live = [(g, t) for g, t in zip(gradient, tree.leaves(X), strict=True) if g.requires_grad]
-        curved: Any = [None] * len(points)
-        if live:
-            curved = torch.autograd.grad(
-                [g for g, _ in live], points, [t for _, t in live], allow_unused=True
-            )
-    filled = [torch.zeros_like(p) if c is None else c for c, p in zip(curved, points, strict=True)]
-    bend = tree_map(torch.sub, tree.rebuild(state.primal, filled), slope)
-    tau, sigma = algorithm.tau, algorithm.sigma
-    w_primal = tree_map(
-        torch.add,
-        tree.sub_scaled(xi.primal, _inverse(tau), X),
-        geometry.metric(state.primal, bend),
-    )
-    w_dual = tree_map(
-        torch.add,
-        tree.sub_scaled(xi.dual, tree_map(lambda s: -s, _inverse(sigma)), Y),
-        dual_geometry.metric(state.dual, problem.operator(X)),
-    )
+        inputs = [t.detach().requires_grad_() for t in tree.leaves(point)]
+        slope = tree.leaves(problem.smooth.grad(tree.rebuild(point, inputs)))
+    curved = tree.rebuild(point, pull_back(slope, inputs, tree.leaves(X)))
+    bend = geometry.metric(state.primal, tree_map(torch.sub, curved, problem.operator.adjoint(Y)))
+    rise = dual_geometry.metric(state.dual, problem.operator(X))
+    w_primal = tree.sub_scaled(tree_map(torch.add, xi.primal, bend), _inverse(algorithm.tau), X)
+    w_dual = tree.sub_scaled(tree_map(torch.add, xi.dual, rise), _inverse(algorithm.sigma, -1), Y)
     return tree.flatten(xi._replace(primal=w_primal, dual=w_dual)).detach()
 
 
-def _inverse(step: Any) -> Any:
-    return tree_map(lambda s: 1 / s.detach() if isinstance(s, Tensor) else 1 / s, step)
+def _inverse(step: Any, sign: int = 1) -> Any:
+    return tree_map(lambda s: sign / (s.detach() if isinstance(s, Tensor) else s), step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as checkpointed
 
 from legato._support import tree
-from legato.algorithms import Algorithm
 from legato.errors import InputError
-from legato.gradients.base import Backward, GradientStrategy
-from legato.running import Run, Stop, Trace, batch_of, run
+from legato.gradients.base import Backward, GradientStrategy, Task
+from legato.running import Run, batch_of
 
 
 @dataclass(frozen=True)
@@ -55,85 +54,82 @@ class Unroll(GradientStrategy):
         if self.tol is not None and self.checkpoint is not None:
             raise InputError("Unroll: tol and checkpoint cannot be combined.")
 
-    def differentiate(
-        self,
-        problem: Any,
-        algorithm: Algorithm,
-        state: Any,
-        stop: Stop,
-        trace: Trace | None,
-        report: Backward,
-    ) -> Run:
+    def interval(self, iterations: int) -> int | None:
+        """Iterations between two checkpoints: as given, or ⌈√iterations⌉; None without them."""
+        if isinstance(self.checkpoint, str):
+            return math.ceil(math.sqrt(iterations))
+        return self.checkpoint
+
+    def differentiate(self, task: Task) -> Run:
         plain = self.last is None and self.checkpoint is None and self.tol is None
         if plain or not torch.is_grad_enabled():
-            return run(problem, algorithm, state, stop, trace=trace)
-        start, attached, done = self._run_detached(problem, algorithm, state, stop, trace)
+            return task.run()
+        start, attached, done = self._run_detached(task)
         if self.checkpoint is not None:
-            before, final = self._checkpointed(problem, algorithm, start, attached)
+            before, final = self._checkpointed(task, start, attached)
         else:
-            watch = None if self.tol is None else _Watch(self.tol, attached, report)
-            before, final = _attach(problem, algorithm, start, attached, watch)
+            watch = None if self.tol is None else _Watch(self.tol, attached, task.report)
+            before, final = _attach(task, start, attached, watch)
         if done is None:
-            batch = batch_of(problem, algorithm, final)
-            residual = algorithm.residual(before, final, batch, algorithm.size(state, batch))
-            return Run(final, stop.iterations, residual, None, None)
+            batch = batch_of(task.problem, task.algorithm, final)
+            largest = task.algorithm.size(task.state, batch)
+            residual = task.algorithm.residual(before, final, batch, largest)
+            return Run(final, task.stop.iterations, residual, None, None)
         done.state = final
         return done
 
-    def _run_detached(
-        self, problem: Any, algorithm: Algorithm, state: Any, stop: Stop, trace: Trace | None
-    ) -> tuple[Any, int, Run | None]:
+    def _run_detached(self, task: Task) -> tuple[Any, int, Run | None]:
         """Where the attached iterations start, how many they are, and the run if one was needed."""
-        if stop.tol is None and trace is None:
+        stop, detached = task.stop, task.detached()
+        if stop.tol is None and task.trace is None:
             attached = stop.iterations if self.last is None else min(self.last, stop.iterations)
-            skipped = stop.iterations - attached
-            if skipped == 0:
-                return state, attached, None
+            if attached == stop.iterations:
+                return task.state, attached, None
+            skipped = replace(detached, stop=replace(stop, iterations=stop.iterations - attached))
             with torch.no_grad():
-                start = tree.detach(state)
-                for _ in range(skipped):
-                    start = algorithm.step(problem, start)
-            return start, attached, None
+                start = skipped.run().state
+            return _with_constants(start, detached.state, task.state), attached, None
         # The number of iterations is known only afterwards: run once detached, then attach.
         with torch.no_grad():
-            keep = None if self.last is None else self.last
-            done = run(problem, algorithm, tree.detach(state), stop, trace=trace, keep=keep)
+            done = detached.run(keep=self.last)
         if self.last is None or done.window is None or done.iterations <= self.last:
-            return state, done.iterations, done
-        return done.window[0], self.last, done
+            return task.state, done.iterations, done
+        return _with_constants(done.window[0], detached.state, task.state), self.last, done
 
-    def _checkpointed(
-        self, problem: Any, algorithm: Algorithm, state: Any, iterations: int
-    ) -> tuple[Any, Any]:
-        interval = (
-            math.ceil(math.sqrt(iterations)) if self.checkpoint == "sqrt" else self.checkpoint
-        )
-        assert isinstance(interval, int)
+    def _checkpointed(self, task: Task, state: Any, iterations: int) -> tuple[Any, Any]:
+        interval = self.interval(iterations)
+        assert interval is not None
 
         def segment(length: int, start: Any) -> Any:
             previous = start
             for _ in range(length):
-                previous, start = start, algorithm.step(problem, start)
+                previous, start = start, task.algorithm.step(task.problem, start)
             return tree.detach(previous), start
 
         before, done = state, 0
         while done < iterations:
             length = min(interval, iterations - done)
-            before, state = checkpointed(
-                segment, length, state, use_reentrant=False, preserve_rng_state=False
-            )
+            before, state = checkpointed(segment, length, state, use_reentrant=False)
             done += length
         return before, state
 
 
-def _attach(
-    problem: Any, algorithm: Algorithm, state: Any, iterations: int, watch: _Watch | None
-) -> tuple[Any, Any]:
+def _with_constants(start: Any, detached: Any, given: Any) -> Any:
+    """``start``, with what skipped iterations passed on untouched as it was given.
+
+    Steps that depend on a learned ``balance`` lie in the state; they are no iterate, so truncation
+    must not cut them off.
+    """
+    leaves = zip(tree.leaves(start), tree.leaves(detached), tree.leaves(given), strict=True)
+    return tree.rebuild(start, [own if now is then else now for now, then, own in leaves])
+
+
+def _attach(task: Task, state: Any, iterations: int, watch: _Watch | None) -> tuple[Any, Any]:
     before = state
-    for _ in range(iterations):
-        before, state = state, algorithm.step(problem, state)
+    for number in range(1, iterations + 1):
+        before, state = state, task.algorithm.step(task.problem, state)
         if watch is not None:
-            state = watch(state)
+            state = watch(state, number)
     return before, state
 
 
@@ -144,37 +140,33 @@ class _Watch:
         self.tol = tol
         self.report = report
         self.iterations = iterations
-        self.first: float | None = None
-        self.seen = 0
+        self.first = 0.0
 
-    def __call__(self, state: Any) -> Any:
+    def __call__(self, state: Any, number: int) -> Any:
+        """``state`` of this iteration, its cotangent observed."""
         leaves = tree.leaves(state)
         live = [i for i, t in enumerate(leaves) if t.requires_grad]
         if not live:
             return state
-        tensors = [leaves[i] for i in live]
-        passed = _Observe.apply(self.observe, *tensors)  # type: ignore[no-untyped-call]
+        passed = _Observe.apply(self.goes_on, number, *(leaves[i] for i in live))  # type: ignore[no-untyped-call]
         for i, tensor in zip(live, passed, strict=True):
             leaves[i] = tensor
         return tree.rebuild(state, leaves)
 
-    def observe(self, grads: tuple[Tensor | None, ...]) -> bool:
+    def goes_on(self, number: int, grads: list[Tensor]) -> bool:
         """Whether the sweep goes on below this iteration."""
-        known = [g for g in grads if g is not None]
-        if not known:
-            return False
         # In double precision: squares of a small loss's cotangents are zero in float32.
-        parts = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in known]
+        parts = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in grads]
         size = float(torch.linalg.vector_norm(torch.stack(parts)))
-        if self.first is None:
-            self.first, self.seen = size, 0
-        goes_on = size > self.tol * self.first
-        if goes_on:
-            self.seen += 1
-        self.report.iterations = self.seen
-        self.report.residual = size / self.first if self.first > 0 else 0.0
-        self.report.converged = not goes_on or self.seen == self.iterations
-        return goes_on
+        # Every backward pass through this graph enters by the last iteration and is measured by
+        # what it brings there; that iteration is always swept, so that even 0 becomes a gradient.
+        if number == self.iterations:
+            self.first = size
+        ended = number < self.iterations and size <= self.tol * self.first
+        self.report.iterations = self.iterations - number + (not ended)
+        self.report.residual = size / self.first if self.first else 0.0
+        self.report.converged = ended or number == 1
+        return not ended
 
 
 class _Observe(torch.autograd.Function):
@@ -182,14 +174,16 @@ class _Observe(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, observe: Callable[[tuple[Tensor | None, ...]], bool], *tensors: Tensor
+        ctx: Any, goes_on: Callable[[int, list[Tensor]], bool], number: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.observe = observe
+        ctx.goes_on = goes_on
+        ctx.number = number
         ctx.set_materialize_grads(False)
         return tuple(t.view_as(t) for t in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        if not ctx.observe(grads):
-            return (None,) * (len(grads) + 1)
-        return (None, *grads)
+        known = [g for g in grads if g is not None]
+        if not known or not ctx.goes_on(ctx.number, known):
+            return (None,) * (len(grads) + 2)
+        return (None, None, *grads)

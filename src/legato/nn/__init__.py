@@ -6,19 +6,28 @@ from legato.nn.least_squares import (
     NonNegativeLeastSquares,
     SimplexLeastSquares,
 )
-from legato.nn.losses import log_loss, softmax_loss
 from legato.nn.matrix_game import MatrixGame, MatrixGameOutput
 from legato.nn.noise import noise_level
 from legato.nn.potts import Potts, PottsOutput, PottsState
+from legato.nn.segmentation import (
+    ContrastWeights,
+    FineFeatures,
+    GlobalLayer,
+    LearnedEdges,
+    Scale,
+    SoftmaxLoss,
+    UniformWeights,
+)
 from legato.nn.sparse_coding import SparseCoding, SparseCodingOutput
 from legato.nn.total_variation import TotalVariation, TotalVariationOutput
-from legato.nn.weights import ContrastWeights, LearnedWeights, Scale
 
 __all__ = [
     "AnalysisDenoiser",
     "AnalysisDenoiserOutput",
     "ContrastWeights",
-    "LearnedWeights",
+    "FineFeatures",
+    "GlobalLayer",
+    "LearnedEdges",
     "LeastSquaresOutput",
     "MatrixGame",
     "MatrixGameOutput",
@@ -28,11 +37,11 @@ __all__ = [
     "PottsState",
     "Scale",
     "SimplexLeastSquares",
+    "SoftmaxLoss",
     "SparseCoding",
     "SparseCodingOutput",
     "TotalVariation",
     "TotalVariationOutput",
-    "log_loss",
+    "UniformWeights",
     "noise_level",
-    "softmax_loss",
 ]

@@ -58,7 +58,7 @@ class SolverLayer(nn.Module):
     def _settings(self) -> str:
         return f"iterations={self.stop.iterations}, tol={self.stop.tol}, gradient={self.gradient!r}"
 
-    def _solve(self, problem: Any, algorithm: Algorithm, x0: Any) -> Solution:
+    def _solve(self, problem: Any, algorithm: Algorithm[Any, Any], x0: Any) -> Solution:
         """As :func:`legato.solve`; a missed tolerance is said in words and numbers, once."""
         with full_precision():
             done = solve(problem, algorithm, x0, gradient=self.gradient, stop=self.stop)

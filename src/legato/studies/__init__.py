@@ -1,4 +1,4 @@
-"""The paper's studies and ours, as functions of their settings: they compute, ``legato.cli`` shows.
+"""The paper's studies and ours: a folder holds what one computes, its command and its figures.
 
 Needs the packages of ``pip install 'legato[studies]'``.
 """

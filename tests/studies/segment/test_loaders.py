@@ -3,7 +3,7 @@
 import torch
 
 from legato.studies.segment.data import Augment, Augmented
-from legato.studies.segment.loaders import ByEpoch, EpochSampler
+from legato.studies.segment.loaders import EpochSampler
 
 
 def test_every_image_once_an_epoch_in_another_order():
@@ -33,7 +33,7 @@ def test_processes_get_equally_many():
 
 
 def test_views_depend_on_the_epoch_in_the_key(study):
-    data = ByEpoch(Augmented(study.data, Augment(0.5, (0.8, 1.25), None, 0.2), seed=0))
+    data = Augmented(study.data, Augment(0.5, (0.8, 1.25), None, 0.2), seed=0)
     first, second, again = data[0, 2], data[1, 2], data[0, 2]
     assert len(data) == len(study.data)
     assert torch.equal(first.image, again.image)

@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from legato.errors import CheckpointError, InputError
-from legato.studies.segment.model import attach
-from legato.studies.segment.model_files import load_model, save_model
+from legato.studies.segment.model import build, load_model, save_model
 from legato.studies.segment.settings import LayerSettings, ModelSettings, Recipe
 
 
@@ -34,7 +33,7 @@ def test_there_and_back(study, same_weights, tmp_path, layer):
 
 
 def test_a_failed_save_keeps_the_old_model(study, saved, monkeypatch):
-    from legato.studies.segment import model_files
+    from legato.studies.segment import model as model_files
 
     def full(tensors, path, metadata):
         path.write_bytes(b"half")
@@ -104,7 +103,7 @@ class Tied(nn.Module):
 
 def test_a_network_of_ones_own(tmp_path, same_weights, saved):
     settings = ModelSettings(("a", "b"), "custom", LayerSettings("uniform"))
-    model = attach(Tied(2), settings.layer, 2)
+    model = build(settings, Tied)
     path = tmp_path / "model.safetensors"
     save_model(model, settings, path)
     found, _ = load_model(path, Tied)

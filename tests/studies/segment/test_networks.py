@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from legato.errors import InputError
-from legato.studies.segment.global_layer import LearnedEdges
+from legato.nn import LearnedEdges
 from legato.studies.segment.model import build, require_logits
 from legato.studies.segment.networks import FCN32, MEAN, Scores, SmallNet, upsampled
 from legato.studies.segment.settings import ModelSettings
@@ -66,30 +66,16 @@ def test_features_lie_where_the_image_is(fcn):
         assert abs(x + 0.5 - 5.5 * stride) <= stride / 2
 
 
-def test_learned_weights_start_uniform():
-    edges = LearnedEdges((8, 8), 3, initial=0.25)
-    network = SmallNet(3, width=8)
-    image = torch.rand(1, 3, 9, 11)
-    weights = edges(image, network(image).features)
-    torch.testing.assert_close(weights, torch.full_like(weights, 0.25))
-
-
-def test_learned_weights_need_the_features_they_were_made_for():
-    edges = LearnedEdges((8, 8), 3)
-    with pytest.raises(InputError, match="2 feature maps, but the network returned 0"):
-        edges(torch.rand(1, 3, 8, 8), ())
-
-
 def test_finer_scores_start_at_the_network_s_own_and_learn():
     classes = ("a", "b", "c")
     torch.manual_seed(0)
     model = build(ModelSettings(classes, "small", refine=True))
     image = torch.rand(1, 3, 9, 11)
-    torch.testing.assert_close(model(image).scores.logits, model.network(image).logits)
-    model(image).scores.logits.square().sum().backward()
+    torch.testing.assert_close(model.scores(image).logits, model.network(image).logits)
+    model.scores(image).logits.square().sum().backward()
     assert float(model.refine.head.weight.grad.norm()) > 0
     nn.init.normal_(model.refine.head.weight)
-    assert not torch.allclose(model(image).scores.logits, model.network(image).logits)
+    assert not torch.allclose(model.scores(image).logits, model.network(image).logits)
 
 
 def test_the_small_network_starts_as_interpolation():
@@ -118,7 +104,7 @@ def test_padding_with_the_mean_colour_is_zero_padding():
 
 
 def vgg_like(**changes):
-    with torch.device("meta"):
+    with torch.device("meta"):  # shapes without numbers
         shapes = FCN32(2, hidden=1).features.state_dict()
     stored = {f"features.{k}": torch.full(v.shape, 0.01) for k, v in shapes.items()}
     return stored | changes
@@ -153,22 +139,17 @@ def test_no_file_of_weights(fcn, tmp_path):
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        ({"other": torch.zeros(2)}, r"Missing: \['0\.bias', '0\.weight'"),
-        ({"features.0.weight": torch.zeros(64, 3, 3, 3)}, r"Missing: \['0\.bias'"),
-        ("shape", r"of another shape: \['0\.bias'\]"),
+        ({"other": torch.zeros(2)}, "26 tensors do not fit .* 0.weight is missing"),
+        ({"features.0.weight": torch.zeros(64, 3, 3, 3)}, "0.bias is missing"),
+        (vgg_like() | {"features.0.bias": torch.zeros(1)}, r"0.bias has shape \(1,\)"),
     ],
 )
 def test_weights_of_another_network(fcn, tmp_path, stored, words):
     path = tmp_path / "other.safetensors"
-    if stored == "shape":
-        stored = {k: v for k, v in vgg_like().items() if v.numel() < 3000}
-        stored |= {k: torch.zeros(1) for k in vgg_like() if k not in stored}
-        words = "of another shape"
     save_file(stored, path)
     before = fcn.features[0].weight.detach().clone()
-    with pytest.raises(InputError, match="not VGG-16's") as raised:
+    with pytest.raises(InputError, match=f"other.safetensors are not VGG-16's.*{words}"):
         fcn.load_features(path)
-    assert words.split("'")[0].replace("\\", "") in str(raised.value)
     assert torch.equal(fcn.features[0].weight, before)
 
 
@@ -200,6 +181,6 @@ def test_trying_a_network_does_not_change_it():
 
 
 def test_settings_cannot_build_a_network_of_ones_own():
-    with pytest.raises(InputError, match="of your own"):
+    with pytest.raises(InputError, match="is your own"):
         build(ModelSettings(("a", "b"), "custom"))
     assert isinstance(Scores(torch.zeros(1)).features, tuple)

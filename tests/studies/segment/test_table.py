@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from legato.console.runs import RunFolder
 from legato.errors import InputError
 from legato.studies.segment import table
 from legato.studies.segment.data import split
 from legato.studies.segment.settings import Recipe
-from legato.studies.segment.table import TableSettings, collect, finish_table, run_seed
+from legato.studies.segment.table import TableSettings, collect, run_seed
 
 SETTINGS = TableSettings(
     "small",
@@ -103,14 +102,6 @@ def test_means_deviations_and_paired_gains(tmp_path):
     # A seed that is not finished leaves its variant out.
     (tmp_path / "seed-1" / "global.json").unlink()
     assert set(collect(tmp_path, SETTINGS)) == {"network", "control"}
-
-
-def test_the_results_are_written(done):
-    rows = finish_table(RunFolder(done[0]), SETTINGS, "cpu")
-    written = json.loads((done[0] / "results.json").read_text())
-    assert set(written["rows"]) == {"network", "control", "global"}
-    assert written["rows"]["control"]["test"] == rows["control"]["test"]
-    assert written["settings"]["iterations"] == 4
 
 
 def test_an_unknown_variant():

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 
 from legato.errors import CheckpointError, InputError, NonFiniteLossError
 from legato.studies.segment.data import IGNORE, InMemory, Sample
-from legato.studies.segment.global_layer import Segmenter
+from legato.studies.segment.model import Segmenter
 from legato.studies.segment.networks import SmallNet
 from legato.studies.segment.settings import LayerSettings
 from legato.studies.segment.training import train
@@ -148,7 +148,7 @@ def test_weights_that_diverged_in_the_last_step_are_noticed(study, tmp_path):
     ("change", "words"),
     [
         ({"layer": None}, "another model"),
-        ({"layer": LayerSettings("learned", iterations=4)}, "layer was"),
+        ({"layer": LayerSettings("learned", iterations=4)}, "layer.iterations was 3 and is now 4"),
     ],
 )
 def test_a_checkpoint_of_another_model(study, straight, change, words):
@@ -192,6 +192,15 @@ def test_a_checkpoint_cannot_run_code(study, tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         study.train(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_of_another_version(study, straight, tmp_path):
+    stored = torch.load(straight[0] / "last.ckpt", weights_only=True)
+    tensors = stored["state_dict"]
+    tensors["model.layer.weights.older"] = tensors.pop("model.layer.weights.head.bias")
+    torch.save(stored, tmp_path / "last.ckpt")
+    with pytest.raises(CheckpointError, match=r"another version of legato: 2 .* start over"):
+        study.train(tmp_path)
 
 
 def test_impossible_hardware(study, tmp_path):

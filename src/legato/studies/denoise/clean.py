@@ -80,6 +80,6 @@ def clean_channels(
             )
             for c in range(len(channels)):
                 part = channels[c, rows, columns].to(device)[None, None]
-                value = denoiser(part, sigma).x[0, 0]
+                value = denoiser(part, sigma)[0, 0]
                 found[c, top : top + TILE, left : left + TILE] = value[inner].to(found)
     return found

@@ -81,7 +81,7 @@ class _Fit:
 
     def loss(self) -> Tensor:
         """−PSNR."""
-        return 10 * (self.denoiser(self.noisy).x - self.clean).square().mean().log10()
+        return 10 * (self.denoiser(self.noisy) - self.clean).square().mean().log10()
 
     def gradient(self) -> Tensor:
         parts = torch.autograd.grad(self.loss(), list(self.denoiser.parameters()))

@@ -98,7 +98,7 @@ def _panels(
     return {
         "clean": clean,
         "noisy": y,
-        "TV, one λ": TotalVariation(300)(y, weight).x,
+        "TV, one λ": TotalVariation(300)(y, weight),
         MAPPED_TV: maps(y),
         _MAPS[0]: maps.weights(y),
         FILTERS: models[FILTERS](y),

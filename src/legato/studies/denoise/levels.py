@@ -75,7 +75,7 @@ def run_level(
         found = _one_weight(settings, sets, solver, device)
         results["one_weight"][kind] = found
         weight: float = found["bilevel"]["weight"]
-        measure(f"TV, {kind}", lambda image: solver(image, weight).x, weight=weight)
+        measure(f"TV, {kind}", lambda image: solver(image, weight), weight=weight)
         return weight
 
     measure("noisy", lambda image: image)

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from legato.algorithms import PrimalDual
-from legato.functions import Box, Linear, SquaredNorm
+from legato.functions import L1, SquaredDistance
 from legato.gradients import GradientStrategy, Unroll
 from legato.nn import AnalysisDenoiser, TotalVariation
 from legato.operators import Convolution
-from legato.problems import Saddle
-from legato.running import Stop
 from legato.solving import solve
 
 
@@ -61,7 +59,7 @@ class MappedTotalVariation(nn.Module):
         return (self.log_weight + self.maps(image, self.sigma)).exp()
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.solver(image, self.weights(image)).x
+        return self.solver(image, self.weights(image))
 
 
 class Analysis(nn.Module):
@@ -72,7 +70,7 @@ class Analysis(nn.Module):
         self.denoiser = denoiser
 
     def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
-        return self.denoiser(image, sigma).x
+        return self.denoiser(image, sigma)
 
 
 class MappedAnalysis(nn.Module):
@@ -93,12 +91,11 @@ class MappedAnalysis(nn.Module):
         return (self.filters.log_weights[:, None, None] + self.maps(image, self.sigma)).exp()
 
     def forward(self, image: Tensor) -> Tensor:
-        w = self.weights(image)
-        operator = Convolution(self.filters.filters, "mirror")
-        problem = Saddle(operator, Box(-w, w), nonsmooth=SquaredNorm() + Linear(-image))
-        algorithm = PrimalDual(balance=self.filters.balance, norm=operator.norm(image))
-        stop = Stop(self.filters.iterations)
-        value = solve(problem, algorithm, image, gradient=self.gradient, stop=stop).x
+        K = Convolution(self.filters.filters, "mirror")
+        energy = SquaredDistance(image) + L1(self.weights(image)) @ K
+        algorithm = PrimalDual(balance=self.filters.balance, norm=K.norm(image))
+        stop = self.filters.stop
+        value = solve(energy, algorithm, image, gradient=self.gradient, stop=stop).x
         assert isinstance(value, Tensor)
         return value
 

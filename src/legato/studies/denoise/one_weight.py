@@ -49,7 +49,7 @@ class TotalVariationLoss:
         return float(loss.detach()), float(slope)
 
     def _at(self, log_weight: Tensor) -> Tensor:
-        found = self.solver(self.noisy, log_weight.exp()).x
+        found = self.solver(self.noisy, log_weight.exp())
         error = (found.double() - self.clean.double()).square().mean((1, 2, 3))
         return 10 * error.log10().mean()
 

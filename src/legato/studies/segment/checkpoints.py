@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -16,12 +17,9 @@ from lightning.pytorch.callbacks import Checkpoint
 from legato._support.files import replacing
 from legato.console.runs import differences
 from legato.errors import CheckpointError, CheckpointWarning
-from legato.studies.segment.settings import ModelSettings, Recipe
+from legato.studies.segment.settings import MACHINERY, ModelSettings, Recipe
 
 _MODEL, _RECIPE = "legato_model", "legato_recipe"
-
-# What may differ between the two halves of a run: where and how it computes, not what.
-_MACHINERY = frozenset(("workers", "devices", "nodes", "accelerator", "tensorboard", "save_every"))
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -64,26 +62,39 @@ class LastEpoch(Checkpoint):
 
 
 def describe(settings: ModelSettings, recipe: Recipe) -> dict[str, Any]:
-    """What a checkpoint says of the training it belongs to."""
-    return {_MODEL: settings.to_dict(), _RECIPE: asdict(recipe)}
+    """What a checkpoint says of the training it belongs to, in plain words and numbers."""
+    found = {_MODEL: asdict(settings), _RECIPE: asdict(recipe)}
+    return dict(json.loads(json.dumps(found)))  # without our own types, which no reader trusts
 
 
-def require_resumable(path: Path, settings: ModelSettings, recipe: Recipe) -> None:
-    """Raise CheckpointError unless the file is a checkpoint of this very training."""
+def require_resumable(
+    path: Path, settings: ModelSettings, recipe: Recipe, names: set[str] | None = None
+) -> None:
+    """Raise CheckpointError unless the file is a checkpoint of this very training.
+
+    ``names`` are those of the tensors that the training will look for in it.
+    """
     try:
         # Tensors and plain values only: a file from elsewhere cannot run code. Mapped, not read.
         stored = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        model, made = stored[_MODEL], stored[_RECIPE]
+        model, made, tensors = stored[_MODEL], stored[_RECIPE], set(stored["state_dict"])
     except Exception as error:  # a damaged archive raises whatever its reader stumbles on
         raise CheckpointError(
             f"The checkpoint {path} cannot be read ({type(error).__name__}: {error}): it is "
             "damaged, or not a checkpoint of `legato segment train`. Delete it to start over."
         ) from error
-    differing = differences(model, settings.to_dict()) + differences(made, recipe, _MACHINERY)
+    another = differences(model, settings)
+    differing = another + differences(made, recipe, MACHINERY)
     if differing:
-        what = "another model" if differences(model, settings.to_dict()) else "another recipe"
+        what = "another model" if another else "another recipe"
         raise CheckpointError(
             f"The checkpoint {path} belongs to {what}: {'; '.join(differing)}. Choose another "
             "output folder, repeat the settings of that run to go on with it, or delete the "
             "checkpoint to start over."
+        )
+    if names is not None and names != tensors:
+        raise CheckpointError(
+            f"The checkpoint {path} was written by another version of legato: "
+            f"{len(names ^ tensors)} of its tensors have other names. Delete it to start over, or "
+            "go on with the version that wrote it."
         )

@@ -14,7 +14,8 @@ from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from legato.errors import InputError
 from legato.studies.segment.data import IGNORE, Batch, Dataset, Sample, collate
-from legato.studies.segment.global_layer import Segmenter
+from legato.studies.segment.model import Segmenter
+from legato.studies.segment.settings import Precision
 
 Predict = Callable[[Tensor], Tensor]
 
@@ -61,7 +62,7 @@ def score(
     for samples in same_size(data, batch):
         found = collate(samples)
         labels = predict(found.image.to(device)).cpu()
-        confusion += multiclass_confusion_matrix(labels, found.labels, classes, ignore_index=IGNORE)
+        confusion += _confusion(labels, found.labels, classes)
         images += len(samples)
         if keep is not None:
             keep.update(zip(found.names, labels.to(torch.uint8), strict=True))
@@ -76,12 +77,12 @@ def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) 
         for name, sample in known.items()
         for labels in (sample.labels, found[name])
     )
-    confusion = torch.zeros(classes, classes, dtype=torch.int64)
-    for name, sample in known.items():
-        confusion += multiclass_confusion_matrix(
-            found[name].long(), sample.labels.long(), classes, ignore_index=IGNORE
-        )
-    return Score.of(confusion, len(known))
+    total = sum(_confusion(found[name], one.labels, classes) for name, one in known.items())
+    return Score.of(torch.as_tensor(total), len(known))
+
+
+def _confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:
+    return multiclass_confusion_matrix(found.long(), truth.long(), classes, ignore_index=IGNORE)
 
 
 def evaluate(
@@ -89,14 +90,16 @@ def evaluate(
     data: Dataset | Sequence[Sample],
     classes: int,
     device: torch.device | str = "cpu",
-    precision: str = "32",
+    precision: Precision = Precision.FULL,
     keep: dict[str, Tensor] | None = None,
 ) -> Score:
     """Score a model on a data set."""
     return score(predictor(model, device, precision), data, classes, device, keep=keep)
 
 
-def predictor(model: Segmenter, device: torch.device | str, precision: str = "32") -> Predict:
+def predictor(
+    model: Segmenter, device: torch.device | str, precision: Precision = Precision.FULL
+) -> Predict:
     """The model as a function from images to labels, ready for use on the device."""
     model = model.to(device).eval()
     kind = torch.device(device).type
@@ -104,11 +107,31 @@ def predictor(model: Segmenter, device: torch.device | str, precision: str = "32
     def predict(image: Tensor) -> Tensor:
         with (
             torch.inference_mode(),
-            torch.autocast(kind, dtype=torch.bfloat16, enabled=precision.startswith("bf16")),
+            torch.autocast(kind, dtype=torch.bfloat16, enabled=precision == Precision.MIXED),
         ):
-            return model(image).labels
+            return model(image).argmax(1)
 
     return predict
+
+
+@torch.no_grad()
+def weight_pictures(
+    model: Segmenter, samples: Dataset | Sequence[Sample], device: torch.device | str
+) -> dict[str, Tensor]:
+    """The mean weight around each pixel, (H, W) uint8 by name; 255 is the largest it can be."""
+    layer = model.layer
+    if layer is None:
+        raise InputError("This model has no global layer, hence no weights to show.")
+    model = model.to(device).eval()
+    found = {}
+    for index in range(len(samples)):
+        sample = samples[index]
+        image = sample.image[None].to(device).float() / 255
+        weights = layer.weights(image, model.scores(image).features).float().mean((0, 1, 2))
+        # Without a bound weights are shown in units of the picture's largest.
+        picture = (255 * weights / (layer.largest or float(weights.max()))).round().clamp(0, 255)
+        found[sample.name] = picture.to(torch.uint8).expand(sample.labels.shape).cpu()
+    return found
 
 
 def milliseconds(predict: Predict, batches: Sequence[Batch], device: torch.device | str) -> float:
@@ -117,10 +140,10 @@ def milliseconds(predict: Predict, batches: Sequence[Batch], device: torch.devic
     for batch in batches:
         image = batch.image.to(device)
         predict(image)
-        _wait(image)
+        wait_for(device)
         start = time.perf_counter()
         predict(image)
-        _wait(image)
+        wait_for(device)
         times.append(time.perf_counter() - start)
     return 1e3 * statistics.median(times)
 
@@ -138,6 +161,7 @@ def same_size(data: Dataset | Sequence[Sample], batch: int) -> Iterator[list[Sam
     yield from (group for group in waiting.values() if group)
 
 
-def _wait(tensor: Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
+def wait_for(device: torch.device | str) -> None:
+    """Let a GPU finish what it was given, so that a clock can be read."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)

@@ -13,9 +13,10 @@ import torch
 
 from legato.errors import InputError
 from legato.studies.segment.data import IGNORE, Dataset, collate
+from legato.studies.segment.evaluation import wait_for
 from legato.studies.segment.model import build
-from legato.studies.segment.pixel_loss import pixel_loss
-from legato.studies.segment.settings import LayerSettings, ModelSettings
+from legato.studies.segment.settings import LayerSettings, Loss, ModelSettings, Network, Weights
+from legato.studies.segment.training import loss_of
 
 Report = Callable[[str], None]
 
@@ -28,8 +29,8 @@ class IterationSettings:
     images: int = 9
     steps: int = 1000
     lr: float = 1e-3
-    loss: str = "paper"
-    weights: str = "contrast"
+    loss: Loss = Loss.PAPER
+    weights: Weights = Weights.CONTRAST
     # Small: smoothness and temperature then fit each other for all of these counts.
     balance: float = 0.2
     averages: tuple[bool, ...] = (False, True)
@@ -38,6 +39,9 @@ class IterationSettings:
     def __post_init__(self) -> None:
         if not self.seeds or min(self.counts, default=0) < 1 or self.images < 1 or self.steps < 1:
             raise InputError("counts, images, steps and the number of seeds must be positive.")
+
+
+QUICK = IterationSettings(counts=(5, 10, 20, 50), images=4, steps=150)
 
 
 @dataclass(frozen=True)
@@ -85,31 +89,31 @@ def _train(
     layer = LayerSettings(
         settings.weights, iterations=count, average=average, balance=settings.balance
     )
-    model = build(ModelSettings(tuple(data.class_names), "small", layer)).to(device)
+    model = build(ModelSettings(tuple(data.class_names), Network.SMALL, layer)).to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randint(len(batches), (settings.steps,), generator=generator).tolist()
-    kind = "paper" if average else settings.loss
+    criterion = loss_of(model, Loss.PAPER if average else settings.loss)
     labelled = [_labelled(batch) for batch in batches]
     losses, times = [], []
     for place in order:
         batch = batches[place]
-        _wait(device)
+        wait_for(device)
         start = time.perf_counter()
         optimiser.zero_grad()
-        loss = pixel_loss(model(batch.image, None), batch.labels, kind) / labelled[place]
+        loss = criterion(model(batch.image), batch.labels) / labelled[place]
         loss.backward()
         optimiser.step()
-        _wait(device)
+        wait_for(device)
         times.append(time.perf_counter() - start)
         losses.append(loss.detach())
     model.eval()
     total, right, pixels = 0.0, 0, sum(labelled)
     with torch.no_grad():
         for batch in batches:
-            found = model(batch.image, None)
-            total += float(pixel_loss(found, batch.labels, kind))
-            right += int((found.labels == batch.labels).sum())
+            found = model(batch.image)
+            total += float(criterion(found, batch.labels))
+            right += int((found.argmax(1) == batch.labels).sum())
     stretches = torch.stack(losses).cpu().tensor_split(min(50, len(losses)))
     return IterationPoint(
         iterations=count,
@@ -127,8 +131,3 @@ def _labelled(batch: Any) -> int:
     if count == 0:
         raise InputError(f"The image {batch.names[0]} has no labelled pixel.")
     return count
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()

@@ -8,10 +8,9 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
-from legato.studies.segment.data import Augment, Augmented, Sample, collate
-from legato.studies.segment.data import Dataset as Scenes
+from legato.studies.segment.data import Augment, Augmented, Dataset, collate
 from legato.studies.segment.settings import Recipe
 
 
@@ -39,27 +38,13 @@ class EpochSampler(Sampler[tuple[int, int]]):
         return iter((self.epoch, index) for index in order[self.rank :: self.world])
 
 
-class ByEpoch(Dataset[Sample]):
-    """Augmented samples under the keys of :class:`EpochSampler`."""
-
-    def __init__(self, augmented: Augmented) -> None:
-        self.augmented = augmented
-
-    def __len__(self) -> int:
-        return len(self.augmented)
-
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
-        epoch, index = key
-        return self.augmented.view(index, epoch)
-
-
 class SegmentationData(L.LightningDataModule):
     """Loaders of a training set, augmented, and of a validation set at its own sizes."""
 
-    def __init__(self, train: Scenes, validation: Scenes | None, recipe: Recipe) -> None:
+    def __init__(self, train: Dataset, validation: Dataset | None, recipe: Recipe) -> None:
         super().__init__()
         augment = Augment(0.5, recipe.scale, recipe.crop, recipe.colour)
-        self.train = ByEpoch(Augmented(train, augment, recipe.seed))
+        self.train = Augmented(train, augment, recipe.seed)
         self.validation = validation
         self.recipe = recipe
 

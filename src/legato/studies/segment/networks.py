@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from legato.errors import InputError
+from legato.nn import FineFeatures
+from legato.studies.segment.data.datasets import IMAGENET_MEAN
 
 # What VGG-16 was trained with on ImageNet; a constant shift and scale does no network harm.
-MEAN = (0.485, 0.456, 0.406)
+MEAN = IMAGENET_MEAN
 STD = (0.229, 0.224, 0.225)
 
 # Output channels of the 13 convolutions of VGG-16; "M" is a pooling.
@@ -28,6 +31,25 @@ class Scores(NamedTuple):
 
     logits: Tensor
     features: tuple[Tensor, ...] = ()
+
+
+class FineScores(nn.Module):
+    """Scores from fine features, to be added to the network's coarse ones; zero at first.
+
+    This is what one would build without an optimisation layer, with as many parameters as learned
+    weights have: the fair rival of :class:`legato.nn.LearnedEdges`.
+    """
+
+    def __init__(self, channels: Sequence[int], classes: int, hidden: int = 32) -> None:
+        super().__init__()
+        self.fine = FineFeatures(channels, hidden)
+        self.head = nn.Conv2d(hidden, classes, 3, padding=1)
+        nn.init.zeros_(self.head.weight)
+        assert self.head.bias is not None
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
+        return self.head(self.fine(image, features)).float()
 
 
 class SmallNet(nn.Module):
@@ -112,7 +134,14 @@ class FCN32(nn.Module):
 
     def load_features(self, path: Path | None) -> None:
         """Take ImageNet's convolutions from a safetensors file, or from torchvision (None)."""
-        self.features.load_state_dict(_vgg16_weights(path))
+        stored = _vgg16_weights(path)
+        try:
+            take_tensors(self.features, stored)
+        except InputError as error:
+            raise InputError(
+                f"The weights {path} are not VGG-16's, whose keys are features.0.weight … "
+                f"features.28.bias: {error}."
+            ) from error
 
 
 def upsampled(coarse: Tensor, size: tuple[int, ...], stride: int = 32) -> Tensor:
@@ -150,28 +179,30 @@ def _vgg16_weights(path: Path | None) -> dict[str, Tensor]:
             f"The weights {path} cannot be read ({error}). A safetensors file with keys such as "
             "features.0.weight is needed."
         ) from error
-    features = {
+    return {
         key.removeprefix("features."): value.float()
         for key, value in stored.items()
         if key.startswith("features.")
     }
-    wanted = _vgg16_shapes()
-    found = {key: tuple(value.shape) for key, value in features.items()}
-    if found != wanted:
-        missing = sorted(set(wanted) - set(found))
-        other = sorted(key for key in set(wanted) & set(found) if wanted[key] != found[key])
-        raise InputError(
-            f"The weights {path} are not VGG-16's: keys features.0.weight … features.28.bias are "
-            f"needed. Missing: {missing[:3] or 'none'}; of another shape: {other[:3] or 'none'}; "
-            f"the file holds {len(stored)} tensors, {sorted(stored)[:3]} …"
-        )
-    return features
 
 
-def _vgg16_shapes() -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):  # shapes without numbers
-        features = FCN32(2, hidden=1).features
-    return {key: tuple(value.shape) for key, value in features.state_dict().items()}
+def take_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load a state dict, or say in one sentence how the two differ."""
+    own = module.state_dict()
+    differences = [
+        *(f"{name} is missing" for name in own if name not in tensors),
+        *(f"{name} is not part of it" for name in tensors if name not in own),
+        *(
+            f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(value.shape)}"
+            for name, value in own.items()
+            if name in tensors and tensors[name].shape != value.shape
+        ),
+    ]
+    if differences:
+        count = len(differences)
+        first = "; ".join(differences[:3]) + (f"; and {count - 3} more" if count > 3 else "")
+        raise InputError(f"{count} tensors do not fit the {len(own)} of the network: {first}")
+    module.load_state_dict(dict(tensors))
 
 
 def _normalised(image: Tensor) -> Tensor:

@@ -3,25 +3,69 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any
 
 from legato.errors import InputError
 
-CUSTOM = "custom"
-"""A network of the user's, which the settings name but cannot build."""
-NETWORKS = ("small", "fcn32", CUSTOM)
-WEIGHTS = ("uniform", "contrast", "learned")
-LOSSES = ("log", "paper")
-OPTIMISERS = ("adam", "sgd")
-PRECISIONS = ("32", "bf16-mixed")
+
+class _Choice(StrEnum):
+    """One of a few words; another one raises InputError and is told which there are."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InputError(f"{cls.__name__.lower()} must be one of {', '.join(cls)}, not {value!r}.")
+
+
+class Network(_Choice):
+    """The network: the paper's small one, FCN-32s, or the user's, which settings cannot build."""
+
+    SMALL = "small"
+    FCN32 = "fcn32"
+    CUSTOM = "custom"
+
+
+class Weights(_Choice):
+    """Where the global layer's weights come from."""
+
+    UNIFORM = "uniform"
+    CONTRAST = "contrast"
+    LEARNED = "learned"
+
+
+class Loss(_Choice):
+    """−log u, or the paper's softmax loss on u."""
+
+    LOG = "log"
+    PAPER = "paper"
+
+
+class Optimiser(_Choice):
+    """What takes the steps of the training."""
+
+    ADAM = "adam"
+    SGD = "sgd"
+
+
+class Precision(_Choice):
+    """Of the network, by Lightning's names; the solver computes in float32 always."""
+
+    FULL = "32"
+    MIXED = "bf16-mixed"
+
+
+def _require_positive(settings: Any, *names: str) -> None:
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise InputError(f"{name} must be at least 1, not {getattr(settings, name)}.")
 
 
 @dataclass(frozen=True)
 class LayerSettings:
     """The global layer: where its weights come from and how it is solved."""
 
-    weights: str = "contrast"
+    weights: Weights = Weights.CONTRAST
     per_class: bool = True  # learned weights: one for each class
     neighbours: int = 4
     iterations: int = 100
@@ -30,13 +74,12 @@ class LayerSettings:
     last: int | None = None  # differentiate the last K iterations only
 
     def __post_init__(self) -> None:
-        _require("weights", self.weights, WEIGHTS)
+        Weights(self.weights)
         if self.neighbours not in (4, 8):
             raise InputError(f"neighbours must be 4 or 8, not {self.neighbours!r}.")
-        if self.iterations < 1:
-            raise InputError(f"iterations must be at least 1, not {self.iterations}.")
-        if self.last is not None and self.last < 1:
-            raise InputError(f"last must be at least 1 iteration, not {self.last}.")
+        _require_positive(self, "iterations")
+        if self.last is not None:
+            _require_positive(self, "last")
 
 
 @dataclass(frozen=True)
@@ -44,26 +87,23 @@ class ModelSettings:
     """A network, and the layer after it if there is one."""
 
     classes: tuple[str, ...]
-    network: str = "small"
+    network: Network = Network.SMALL
     layer: LayerSettings | None = None
     refine: bool = False  # add scores from fine features to the network's
 
     def __post_init__(self) -> None:
-        _require("network", self.network, NETWORKS)
+        Network(self.network)
         if len(self.classes) < 2:
             raise InputError(f"A segmentation needs at least 2 classes, not {self.classes!r}.")
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> ModelSettings:
-        """The settings of :meth:`to_dict`; what is missing or unknown raises InputError."""
+        """The settings that ``asdict`` made; what is missing or unknown raises InputError."""
         try:
             layer = stored["layer"]
             return cls(
                 classes=tuple(stored["classes"]),
-                network=stored["network"],
+                network=Network(stored["network"]),
                 layer=None if layer is None else LayerSettings(**layer),
                 refine=stored["refine"],
             )
@@ -82,16 +122,16 @@ class Recipe:
     batch: int = 5
     lr: float = 1e-3
     layer_lr: float = 1e-2  # of the global layer's parameters
-    optimiser: str = "adam"
+    optimiser: Optimiser = Optimiser.ADAM
     weight_decay: float = 0.0
-    loss: str = "log"
+    loss: Loss = Loss.LOG
     freeze_network: bool = False  # train the layer alone
     scale: tuple[float, float] = (0.8, 1.25)  # range of random magnifications
     crop: tuple[int, int] | None = None  # height and width of random windows
     colour: float = 0.2  # strength of random changes of brightness, contrast, saturation
     seed: int = 0
     workers: int = 0
-    precision: str = "32"  # of the network; the solver computes in float32 always
+    precision: Precision = Precision.FULL
     devices: int = 1
     nodes: int = 1
     accelerator: str = "auto"
@@ -99,12 +139,10 @@ class Recipe:
     save_every: int = 1  # epochs between checkpoints
 
     def __post_init__(self) -> None:
-        _require("loss", self.loss, LOSSES)
-        _require("optimiser", self.optimiser, OPTIMISERS)
-        _require("precision", self.precision, PRECISIONS)
-        for name in ("epochs", "batch", "devices", "nodes", "save_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        Loss(self.loss)
+        Optimiser(self.optimiser)
+        Precision(self.precision)
+        _require_positive(self, "epochs", "batch", "devices", "nodes", "save_every")
         for name in ("lr", "layer_lr"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} must be positive, not {getattr(self, name)}.")
@@ -112,6 +150,14 @@ class Recipe:
             raise InputError(f"workers must be at least 0, not {self.workers}.")
 
 
-def _require(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+MACHINERY = ("workers", "devices", "nodes", "accelerator", "tensorboard", "save_every")
+"""The parts of a recipe that say where and how to compute, not what: a run may change them."""
+
+RECIPES = {
+    Network.SMALL: Recipe(epochs=30, lr=3e-3),
+    Network.FCN32: Recipe(
+        epochs=20, lr=1e-4, weight_decay=1e-4, scale=(0.75, 1.33), crop=(240, 320), colour=0.3
+    ),
+    Network.CUSTOM: Recipe(epochs=20, lr=1e-3),
+}
+"""What suits each network."""

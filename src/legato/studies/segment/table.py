@@ -13,17 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.files import replacing
-from legato.console.runs import RunFolder
+from legato._support.files import replacing, write_text
 from legato.errors import InputError
-from legato.studies.segment.data import Dataset, Sample, Split
-from legato.studies.segment.evaluation import evaluate
-from legato.studies.segment.global_layer import Segmenter
-from legato.studies.segment.model import build
+from legato.studies.segment.data import Dataset, Split
+from legato.studies.segment.evaluation import evaluate, weight_pictures
+from legato.studies.segment.model import Segmenter, build
 from legato.studies.segment.networks import FCN32
-from legato.studies.segment.settings import LayerSettings, ModelSettings, Recipe
+from legato.studies.segment.settings import (
+    LayerSettings,
+    Loss,
+    ModelSettings,
+    Network,
+    Optimiser,
+    Recipe,
+    Weights,
+)
 from legato.studies.segment.training import train
-from legato.studies.segment.weight_pictures import weight_pictures
 
 Report = Callable[[str], None]
 
@@ -35,26 +40,28 @@ class Variant:
     what: str
     layer: LayerSettings | None = None
     refine: bool = False
-    loss: str = "log"
-    optimiser: str = "adam"
+    loss: Loss = Loss.LOG
+    optimiser: Optimiser = Optimiser.ADAM
     freeze_network: bool = False
     lr_factor: float = 1.0
     on_train: bool = False  # also score the training set
 
 
-_LEARNED = LayerSettings("learned", neighbours=8, balance=1.0)
+_LEARNED = LayerSettings(Weights.LEARNED, neighbours=8, balance=1.0)
 
 VARIANTS: dict[str, Variant] = {
     "control": Variant("the network alone, trained on as long as the others", on_train=True),
     "skip": Variant("the network with finer scores, no layer", refine=True, on_train=True),
     "global": Variant("+ layer, learned weights, 8 neighbours", _LEARNED, on_train=True),
-    "contrast": Variant("+ layer, contrast weights", LayerSettings("contrast"), on_train=True),
-    "uniform": Variant("+ layer, one weight for all", LayerSettings("uniform")),
+    "contrast": Variant(
+        "+ layer, contrast weights", LayerSettings(Weights.CONTRAST), on_train=True
+    ),
+    "uniform": Variant("+ layer, one weight for all", LayerSettings(Weights.UNIFORM)),
     "frozen": Variant("learned weights, network frozen", _LEARNED, freeze_network=True),
-    "paper-loss": Variant("learned weights, the paper's loss", _LEARNED, loss="paper"),
+    "paper-loss": Variant("learned weights, the paper's loss", _LEARNED, loss=Loss.PAPER),
     "truncated": Variant("learned weights, last 20 iterations", replace(_LEARNED, last=20)),
     # Plain gradients are not rescaled, so they need larger steps.
-    "sgd": Variant("learned weights, SGD", _LEARNED, optimiser="sgd", lr_factor=30.0),
+    "sgd": Variant("learned weights, SGD", _LEARNED, optimiser=Optimiser.SGD, lr_factor=30.0),
     "global-200": Variant("learned weights, 200 iterations", replace(_LEARNED, iterations=200)),
     "skip-global": Variant("finer scores and learned weights", _LEARNED, refine=True),
 }
@@ -64,7 +71,7 @@ VARIANTS: dict[str, Variant] = {
 class TableSettings:
     """What the table depends on."""
 
-    network: str = "fcn32"
+    network: Network = Network.FCN32
     seeds: tuple[int, ...] = (0, 1, 2)
     variants: tuple[str, ...] = tuple(VARIANTS)
     first_epochs: int = 20
@@ -98,72 +105,126 @@ def run_seed(
     What is already there is not computed again, so an interrupted table goes on, and several
     processes can share the work by seeds.
     """
-    folder = Path(folder) / f"seed-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    classes = tuple(data.class_names)
-    recipe = replace(settings.recipe, seed=seed)
-    sets = {"train": _loaded(data.subset(split.train)), "test": _loaded(data.subset(split.test))}
+    one = _Seed(seed, settings, data, split, Path(folder) / f"seed-{seed}", device, report)
+    one.train_network(vgg)
+    for name in settings.variants:
+        if not (one.folder / f"{name}.json").exists():
+            one.train_variant(name)
 
-    def scores(model: Segmenter, names: Sequence[str], keep: dict[str, Tensor] | None) -> Any:
+
+class _Seed:
+    """One repetition: the network, and from there every variant."""
+
+    def __init__(
+        self, seed: int, settings: TableSettings, data: Dataset, split: Split, folder: Path,
+        device: str, report: Report,
+    ) -> None:  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        self.seed, self.settings, self.folder = seed, settings, folder
+        self.device, self.report = device, report
+        self.classes = tuple(data.class_names)
+        self.recipe = replace(settings.recipe, seed=seed)
+        self.training_set = data.subset(split.train)
+        # All samples, decoded once: they are scored many times.
+        self.samples = {"train": list(self.training_set), "test": list(data.subset(split.test))}
+        self.start = folder / "network.pt"
+
+    def train_network(self, vgg: Path | None) -> None:
+        """The network trained alone, which every variant starts from."""
+        torch.manual_seed(self.seed)
+        described = ModelSettings(self.classes, self.settings.network)
+        model = build(described)
+        if self.start.exists() and (self.folder / "network.json").exists():
+            self.load_network(model)
+        else:
+            if isinstance(model.network, FCN32):
+                model.network.load_features(vgg)
+            recipe = replace(self.recipe, epochs=self.settings.first_epochs, lr=self.settings.lr)
+            self.train("network", model, described, recipe, on_train=True)
+        if isinstance(model.network, FCN32):
+            self.keep_coarse(model.network)
+
+    def train_variant(self, name: str) -> None:
+        """One row of the table."""
+        torch.manual_seed(1000 + self.seed)
+        variant, layer = VARIANTS[name], VARIANTS[name].layer
+        if layer is not None and self.settings.iterations is not None:
+            layer = replace(layer, iterations=self.settings.iterations)
+        described = ModelSettings(self.classes, self.settings.network, layer, variant.refine)
+        model = build(described)
+        self.load_network(model)
+        recipe = replace(
+            self.recipe,
+            epochs=self.settings.extra_epochs,
+            lr=self.settings.extra_lr * variant.lr_factor,
+            layer_lr=self.recipe.layer_lr * variant.lr_factor,
+            loss=variant.loss,
+            optimiser=variant.optimiser,
+            freeze_network=variant.freeze_network,
+        )
+        self.train(name, model, described, recipe, variant.on_train)
+
+    def load_network(self, model: Segmenter) -> None:
+        model.network.load_state_dict(torch.load(self.start, weights_only=True))
+
+    def train(
+        self, name: str, model: Segmenter, described: ModelSettings, recipe: Recipe, on_train: bool
+    ) -> None:
+        """Train, score and write ``name.json``, with what pictures are drawn from."""
+        began = time.perf_counter()
+        train(model, described, recipe, self.training_set, self.folder / name, log=False)
+        row: dict[str, Any] = {"seconds": time.perf_counter() - began}
+        if name == "network":
+            _keep(self.start, {k: v.cpu() for k, v in model.network.state_dict().items()})
+        labels: dict[str, Tensor] = {}
+        if on_train:
+            row["train"] = self.score(model, "train")
+        row["test"] = self.score(model, "test", labels)
+        if model.layer is not None:
+            named = model.layer.named_parameters()
+            row["parameters"] = {key: float(p.detach()) for key, p in named if p.ndim == 0}
+        if name == "global":
+            row["test_iterations"] = self.at_test(model)
+            samples = self.samples["test"]
+            _keep(self.folder / "weights.pt", weight_pictures(model, samples, self.device))
+        if name in ("control", "global"):
+            _keep(self.folder / f"labels-{name}.pt", labels)
+        write_text(self.folder / f"{name}.json", json.dumps(row, indent=1) + "\n")
+        test = row["test"]
+        self.report(
+            f"seed {self.seed}  {name:<12} acc {test['accuracy']:.2f}  IoU {test['iou']:.2f}"
+        )
+        (self.folder / name / "last.ckpt").unlink(missing_ok=True)
+
+    def score(
+        self, model: Segmenter, part: str, keep: dict[str, Tensor] | None = None
+    ) -> dict[str, Any]:
+        samples, precision = self.samples[part], self.recipe.precision
+        return asdict(evaluate(model, samples, len(self.classes), self.device, precision, keep))
+
+    def at_test(self, model: Segmenter) -> dict[str, Any]:
+        """The trained model with another number of iterations: labels need no temperature."""
+        assert model.layer is not None
+        usual = model.layer.potts.iterations
         found = {}
-        for name in names:
-            kept = keep if name == "test" else None
-            found[name] = asdict(
-                evaluate(model, sets[name], len(classes), device, recipe.precision, kept)
-            )
+        for count in self.settings.test_iterations:
+            model.layer.potts.iterations = count
+            found[str(count)] = self.score(model, "test")
+        model.layer.potts.iterations = usual
         return found
 
-    def finish(name: str, model: Segmenter, seconds: float, on_train: bool) -> None:
-        labels: dict[str, Tensor] = {}
-        names = ("train", "test") if on_train else ("test",)
-        row: dict[str, Any] = {"seconds": seconds} | scores(model, names, labels)
-        if model.layer is not None:
-            row["parameters"] = _scalars(model)
-        if name == "global":
-            row["test_iterations"] = _at_test(model, settings.test_iterations, scores)
-            _keep(folder / "weights.pt", weight_pictures(model, sets["test"], device))
-        if name in ("control", "global"):
-            _keep(folder / f"labels-{name}.pt", labels)
-        _keep_json(folder / f"{name}.json", row)
-        test = row["test"]
-        report(f"seed {seed}  {name:<12} acc {test['accuracy']:.2f}  IoU {test['iou']:.2f}")
-
-    first = ModelSettings(classes, settings.network)
-    start = folder / "network.pt"
-    network = _first(first, replace(recipe, epochs=settings.first_epochs, lr=settings.lr), vgg,
-                     data.subset(split.train), folder, start, finish)  # fmt: skip
-    if isinstance(network, FCN32):
-        _keep_coarse(folder / "coarse.pt", network, sets, device)
-    for name in settings.variants:
-        if (folder / f"{name}.json").exists():
-            continue
-        variant = VARIANTS[name]
-        torch.manual_seed(1000 + seed)
-        layer = variant.layer
-        if layer is not None and settings.iterations is not None:
-            layer = replace(layer, iterations=settings.iterations)
-        described = ModelSettings(classes, settings.network, layer, variant.refine)
-        model = build(described)
-        model.network.load_state_dict(torch.load(start, weights_only=True))
-        began = time.perf_counter()
-        train(
-            model,
-            described,
-            replace(
-                recipe,
-                epochs=settings.extra_epochs,
-                lr=settings.extra_lr * variant.lr_factor,
-                layer_lr=recipe.layer_lr * variant.lr_factor,
-                loss=variant.loss,
-                optimiser=variant.optimiser,
-                freeze_network=variant.freeze_network,
-            ),
-            data.subset(split.train),
-            folder / name,
-            log=False,
-        )
-        finish(name, model, time.perf_counter() - began, variant.on_train)
-        (folder / name / "last.ckpt").unlink(missing_ok=True)
+    @torch.no_grad()
+    def keep_coarse(self, network: FCN32) -> None:
+        """The logits at stride 32, from which any peer can start: a few hundred bytes an image."""
+        path = self.folder / "coarse.pt"
+        if path.exists():
+            return
+        network = network.to(self.device).eval()
+        found = {}
+        for sample in (*self.samples["train"], *self.samples["test"]):
+            image = sample.image[None].to(self.device).float() / 255
+            found[sample.name] = network.coarse(image)[0][0].float().cpu()
+        _keep(path, found)
 
 
 def collect(folder: Path, settings: TableSettings) -> dict[str, Any]:
@@ -201,13 +262,6 @@ def collect(folder: Path, settings: TableSettings) -> dict[str, Any]:
     return rows
 
 
-def finish_table(run: RunFolder, settings: TableSettings, device: str) -> dict[str, Any]:
-    """Write the table of all seeds into the run's results."""
-    rows = collect(run.path, settings)
-    run.finish({"settings": asdict(settings), "rows": rows}, device)
-    return rows
-
-
 def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {
         "mean": statistics.fmean(values),
@@ -216,71 +270,6 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _first(
-    described: ModelSettings, recipe: Recipe, vgg: Path | None, data: Dataset, folder: Path,
-    start: Path, finish: Callable[[str, Segmenter, float, bool], None],
-) -> torch.nn.Module:  # fmt: skip
-    """The network trained alone; its weights are kept in ``start``."""
-    torch.manual_seed(recipe.seed)
-    model = build(described)
-    if start.exists() and (folder / "network.json").exists():
-        model.network.load_state_dict(torch.load(start, weights_only=True))
-        return model.network
-    if isinstance(model.network, FCN32):
-        model.network.load_features(vgg)
-    began = time.perf_counter()
-    train(model, described, recipe, data, folder / "network", log=False)
-    seconds = time.perf_counter() - began
-    with replacing(start) as temporary:
-        torch.save({k: v.cpu() for k, v in model.network.state_dict().items()}, temporary)
-    finish("network", model, seconds, True)
-    (folder / "network" / "last.ckpt").unlink(missing_ok=True)
-    return model.network
-
-
-def _loaded(data: Dataset) -> list[Sample]:
-    """All samples, decoded once: they are scored many times."""
-    return [data[index] for index in range(len(data))]
-
-
-def _scalars(model: Segmenter) -> dict[str, float]:
-    assert model.layer is not None
-    return {name: float(p.detach()) for name, p in model.layer.named_parameters() if p.ndim == 0}
-
-
-def _at_test(model: Segmenter, counts: Sequence[int], scores: Callable[..., Any]) -> dict[str, Any]:
-    """The trained model with another number of iterations: labels need no temperature."""
-    assert model.layer is not None
-    usual = model.layer.potts.iterations
-    found = {}
-    for count in counts:
-        model.layer.potts.iterations = count
-        found[str(count)] = scores(model, ("test",), None)["test"]
-    model.layer.potts.iterations = usual
-    return found
-
-
 def _keep(path: Path, content: Mapping[str, Tensor]) -> None:
     with replacing(path) as temporary:
         torch.save(dict(content), temporary)
-
-
-def _keep_json(path: Path, content: Mapping[str, Any]) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-@torch.no_grad()
-def _keep_coarse(
-    path: Path, network: FCN32, sets: Mapping[str, Sequence[Sample]], device: str
-) -> None:
-    """The logits at stride 32, from which any peer can start: a few hundred bytes an image."""
-    if path.exists():
-        return
-    network = network.to(device).eval()
-    found = {}
-    for samples in sets.values():
-        for sample in samples:
-            image = sample.image[None].to(device).float() / 255
-            found[sample.name] = network.coarse(image)[0][0].float().cpu()
-    _keep(path, found)

@@ -32,7 +32,6 @@ def test_no_pixel_changes_and_padding_is_marked(sizes, multiple):
     assert (batch.image.dtype, batch.labels.dtype) == (torch.float32, torch.int64)
     assert batch.inside.dtype == torch.bool
     assert batch.names == [each.name for each in samples]
-    assert batch.sizes() == sizes
     for index, (image, labels, _) in enumerate(samples):
         h, w = labels.shape
         assert torch.equal(batch.image[index, :, :h, :w], image.float() / 255)

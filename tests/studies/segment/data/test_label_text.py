@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from legato.studies.segment.data import IGNORE, DataError
-from legato.studies.segment.data.label_text import parse_labels
+from legato.studies.segment.data.stanford_files import parse_labels
 
 
 def write(labels, between=" ", end="\n"):

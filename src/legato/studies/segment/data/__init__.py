@@ -6,15 +6,21 @@ with needs_extra("legato.studies.segment.data", "studies"):
     from legato.console.files import DataError, DataWarning
     from legato.console.pictures import read_image
     from legato.studies.segment.data.augment import Augment, Augmented
-    from legato.studies.segment.data.batches import Batch, collate
     from legato.studies.segment.data.cache import cache_folder
-    from legato.studies.segment.data.datasets import IGNORE, Dataset, InMemory, Sample, Subset
+    from legato.studies.segment.data.datasets import (
+        IGNORE,
+        Batch,
+        Dataset,
+        InMemory,
+        Sample,
+        Subset,
+        collate,
+    )
     from legato.studies.segment.data.download import download
     from legato.studies.segment.data.image_folder import ImageFolder, read_mask
     from legato.studies.segment.data.scenes import SyntheticScenes
     from legato.studies.segment.data.splits import Split, split
-    from legato.studies.segment.data.stanford import StanfordBackground
-    from legato.studies.segment.data.verify import verify_stanford
+    from legato.studies.segment.data.stanford import StanfordBackground, verify_stanford
 
 __all__ = [
     "IGNORE",

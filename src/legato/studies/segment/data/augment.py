@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from legato.errors import InputError
-from legato.studies.segment.data.datasets import Dataset, Sample
+from legato.studies.segment.data.datasets import Dataset, Sample, generator_of
 
 
 @dataclass(frozen=True)
@@ -80,37 +79,23 @@ class Augment:
         return result.round().clamp(0, 255).to(torch.uint8)
 
 
-class Augmented(Dataset):
-    """Another data set seen through ``augment``: the view depends on seed, epoch and place only.
+class Augmented(torch.utils.data.Dataset[Sample]):
+    """Another data set seen through ``augment``: sample [epoch, i] depends on these and the seed.
 
-    The epoch lies in shared memory, so that ``set_epoch`` reaches the workers of a running
-    ``DataLoader`` too.
+    The epoch is part of the key: so it reaches workers of a ``DataLoader`` that outlive it.
     """
 
     def __init__(self, dataset: Dataset, augment: Augment, seed: int = 0) -> None:
         self.dataset = dataset
         self.augment = augment
         self.seed = seed
-        self.names = dataset.names
-        self.class_names = dataset.class_names
-        self.palette = dataset.palette
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the views of that epoch from now on."""
-        self._epoch.fill_(epoch)
+    def __len__(self) -> int:
+        return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Sample:
-        return self.view(index, int(self._epoch))
-
-    def view(self, index: int, epoch: int) -> Sample:
-        """The sample at that place as it looks in an epoch, whichever the present one is."""
-        place = range(len(self))[index]
-        # A hash spreads the bits: neighbouring seeds, epochs and places get unrelated streams.
-        key = f"{self.seed} {epoch} {place}".encode()
-        digest = hashlib.blake2b(key, digest_size=8).digest()
-        generator = Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
-        return self.augment(self.dataset[place], generator)
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        epoch, place = key[0], range(len(self))[key[1]]
+        return self.augment(self.dataset[place], generator_of(self.seed, epoch, place))
 
 
 def resize_image(image: Tensor, size: Sequence[int]) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from legato._support.files import replacing
 from legato.console.files import DataError
-from legato.studies.segment.data.verify import verify_stanford
+from legato.studies.segment.data.stanford import verify_stanford
 
 URL = "http://dags.stanford.edu/data/iccv09Data.tar.gz"
 _CHUNK = 1 << 18
@@ -37,14 +37,21 @@ def download(
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"{url!r} is not an address that starts with http:// or https://.")
     if path.exists():
-        _verify_present(path)
+        _verify(
+            path,
+            f"There is already a file {path}, and it is not the whole Stanford Background data "
+            "set. Nothing was fetched; delete it, or choose another place",
+        )
         return path
     new_folders = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             _fetch(url, temporary, progress, timeout)
-            _verify_arrived(temporary, url)
+            _verify(
+                temporary,
+                f"What {url} sent is not the Stanford Background data set, so nothing was kept",
+            )
     except OSError as error:
         raise DataError(
             f"The data set cannot be written to {path} ({error}). Choose another folder."
@@ -101,21 +108,8 @@ def _unreachable(url: str, error: Exception) -> DataError:
     )
 
 
-def _verify_arrived(path: Path, url: str) -> None:
+def _verify(path: Path, otherwise: str) -> None:
     try:
         verify_stanford(path)
     except DataError as error:
-        why = str(error).replace(str(path), "it")
-        raise DataError(
-            f"What {url} sent is not the Stanford Background data set, so nothing was kept: {why}"
-        ) from error
-
-
-def _verify_present(path: Path) -> None:
-    try:
-        verify_stanford(path)
-    except DataError as error:
-        raise DataError(
-            f"There is already a file {path}, and it is not the whole Stanford Background data "
-            f"set: {error} Nothing was fetched; delete it, or choose another place."
-        ) from error
+        raise DataError(f"{otherwise}: {str(error).replace(str(path), 'it')}") from error

@@ -13,7 +13,6 @@ from torch import Tensor
 from legato.console.files import DataError, read_bytes, some
 from legato.console.pictures import SUFFIXES, open_image, read_image
 from legato.studies.segment.data.datasets import IGNORE, Dataset, Sample, check_sample
-from legato.studies.segment.data.palettes import distinct_colours
 
 
 class ImageFolder(Dataset):
@@ -61,7 +60,6 @@ class ImageFolder(Dataset):
                     "unknown; name all classes (--names) if this is right."
                 )
             self.class_names = tuple(f"class {index}" for index in range(max(present) + 1))
-        self.palette = distinct_colours(len(self.class_names))
 
     def __getitem__(self, index: int) -> Sample:
         image, labels = read_image(self._images[index]), read_mask(self._masks[index])

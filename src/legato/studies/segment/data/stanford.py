@@ -17,30 +17,22 @@ from legato.console.files import DataError, DataWarning, some
 from legato.console.pictures import decode_image
 from legato.studies.segment.data.cache import Encoded, cache_folder, cached
 from legato.studies.segment.data.datasets import Dataset, Sample, check_sample
-from legato.studies.segment.data.label_text import parse_labels
 from legato.studies.segment.data.palettes import REGIONS, SURFACES
 from legato.studies.segment.data.stanford_files import (
     HOW_TO_GET_IT,
     fingerprint,
+    parse_labels,
     stanford_files,
 )
 
 Classes = Literal["surfaces", "regions"]
 
 CLASS_NAMES: dict[Classes, tuple[str, ...]] = {
-    "surfaces": ("sky", "horizontal", "vertical"),
-    "regions": (
-        "sky",
-        "tree",
-        "road",
-        "grass",
-        "water",
-        "building",
-        "mountain",
-        "foreground object",
-    ),
+    "surfaces": tuple(SURFACES),
+    "regions": tuple(REGIONS),
 }
 IMAGES = 715
+_KINDS = frozenset(("image", "surfaces", "regions", "horizons"))
 
 
 class StanfordBackground(Dataset):
@@ -65,7 +57,6 @@ class StanfordBackground(Dataset):
             )
         path = Path(path)
         self.class_names = CLASS_NAMES[classes]
-        self.palette = SURFACES if classes == "surfaces" else REGIONS
         if cache is False:
             self._encoded = read_stanford(path, classes)
         else:
@@ -128,3 +119,45 @@ def _encode_labels(labels: NDArray[numpy.uint8]) -> bytes:
 def _decode_labels(data: bytes) -> Tensor:
     with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
         return torch.from_numpy(numpy.array(image))
+
+
+def verify_stanford(path: str | Path) -> None:
+    """Raise unless all 715 images can be decoded and have both label maps, of the sizes that
+    ``horizons.txt`` states.
+    """
+    classes: dict[str, int] = {kind: len(names) for kind, names in CLASS_NAMES.items()}
+    stated: dict[str, tuple[int, int]] = {}
+    found: dict[str, dict[str, tuple[int, int]]] = {"image": {}, "surfaces": {}, "regions": {}}
+    for kind, name, data in stanford_files(Path(path), _KINDS):
+        if kind == "horizons":
+            stated = _stated_sizes(data)
+        elif kind == "image":
+            _, height, width = decode_image(data, f"images/{name}.jpg").shape
+            found[kind][name] = height, width
+        else:
+            labels = parse_labels(data, classes[kind], f"labels/{name}.{kind}.txt")
+            found[kind][name] = labels.shape[0], labels.shape[1]
+    if len(stated) != IMAGES:
+        raise DataError(f"{path} states {len(stated)} images in horizons.txt, not {IMAGES}.")
+    for kind, sizes in found.items():
+        if len(sizes) != IMAGES:
+            what = "images" if kind == "image" else f"{kind} label files"
+            raise DataError(f"{path} holds {len(sizes)} {what}, not {IMAGES}.")
+        wrong = sorted(name for name, size in sizes.items() if stated.get(name) != size)
+        if wrong:
+            raise DataError(
+                f"{path} holds {len(wrong)} {kind} files of another size than horizons.txt states: "
+                f"{some(wrong)}."
+            )
+
+
+def _stated_sizes(text: bytes) -> dict[str, tuple[int, int]]:
+    """Lines of name, width, height and the row of the horizon."""
+    sizes = {}
+    for line in text.decode(errors="replace").splitlines():
+        try:
+            name, width, height, _ = line.split()
+            sizes[name] = int(height), int(width)
+        except ValueError:
+            raise DataError(f"horizons.txt has a line {line!r} that names no image size.") from None
+    return sizes

@@ -1,0 +1,134 @@
+"""The contract of a solver of (I − M)w = ξ, and the certificate that comes with every result."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from legato.errors import GradientError, InputError
+
+Product = Callable[[Tensor], Tensor]
+"""w ↦ Mw on flat vectors."""
+
+
+@dataclass
+class LinearResult:
+    """A solution of (I − M)w = ξ with its certificate ‖ξ − (I − M)w‖ ≤ residual·‖ξ‖.
+
+    Args:
+        solution: w.
+        residual: what can be certified, hence never below the rounding error of w itself.
+        iterations: the number of products, or of steps, that were taken.
+        converged: whether the residual is what was asked for.
+        spectral_radius: an estimate of that of M, where there is one.
+        tol: the tolerance that was asked for, as far as the precision can reach it.
+
+    >>> M = torch.diag(torch.tensor([0.5, 0.25]))
+    >>> result = lg.GMRES().solve(lambda w: M @ w, torch.ones(2))
+    >>> result.converged, result.residual < 1e-6, result.iterations
+    (True, True, 2)
+    """
+
+    solution: Tensor
+    residual: float
+    iterations: int
+    converged: bool
+    spectral_radius: float | None = None
+    tol: float | None = None
+
+    @classmethod
+    def judged(
+        cls, w: Tensor, residual: float, iterations: int, tol: float, radius: float | None
+    ) -> LinearResult:
+        """Converged up to a factor 2: a recurrence may miss its true residual by as much."""
+        return cls(w, residual, iterations, residual <= 2 * tol, radius, tol)
+
+    @classmethod
+    def zero(cls, xi: Tensor) -> LinearResult:
+        """The answer to ξ = 0."""
+        return cls(torch.zeros_like(xi), 0.0, 0, True)
+
+
+class LinearSolver(ABC):
+    """Solves (I − M)w = ξ, given w ↦ Mw.
+
+    Reference: Saad (2003), *Iterative Methods for Sparse Linear Systems*.
+
+    >>> M = torch.diag(torch.tensor([0.5, 0.25]))
+    >>> lg.GMRES().solve(lambda w: M @ w, torch.ones(2)).solution
+    tensor([2.0000, 1.3333])
+    """
+
+    takes_factors: ClassVar[bool] = False
+    """Whether ``solve`` wants M as :class:`Factored` where the step has such factors."""
+
+    @abstractmethod
+    def solve(self, product: Product, xi: Tensor) -> LinearResult:
+        """Find w; never raise for a missed tolerance, report it."""
+
+
+@dataclass(frozen=True)
+class Factored:
+    r"""M = BP as its two symmetric factors; a proximal gradient step in the Euclidean geometry.
+
+    Args:
+        B: v ↦ Bv, the derivative of the gradient step.
+        P: v ↦ Pv, the derivative of the prox.
+        project: v ↦ Πv, the orthogonal projection onto the range of P, where it is known.
+        symmetric: whether both are known to be symmetric; otherwise a solver has to check.
+
+    >>> M = legato.gradients.Factored(lambda v: 0.5 * v, lambda v: v * torch.tensor([1.0, 0.0]))
+    >>> M(torch.ones(2))
+    tensor([0.5000, 0.0000])
+    """
+
+    B: Product
+    P: Product
+    project: Product | None = None
+    symmetric: bool = False
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return self.B(self.P(v))
+
+
+def residual_of(product: Product, w: Tensor, xi: Tensor) -> tuple[Tensor, float]:
+    """r = ξ − (I − M)w, and the ‖r‖/‖ξ‖ that can be certified.
+
+    Rounding w and Mw alone changes r by u(‖w‖ + ‖Mw‖), with u the unit roundoff, so no residual
+    below that means anything. Where I − M is singular, w may grow until the difference loses ξ
+    altogether and r is exactly 0: without this floor the certificate would call that converged.
+    """
+    image = product(w)
+    r = xi - w + image
+    norms = torch.stack([torch.linalg.vector_norm(v) for v in (xi, r, w, image)])
+    size, r_size, w_size, image_size = norms.tolist()  # one wait for all four
+    roundoff = torch.finfo(xi.dtype).eps / 2
+    return r, max(r_size, roundoff * (w_size + image_size)) / size
+
+
+def attainable(tol: float, xi: Tensor) -> float:
+    """A tolerance that this precision can reach."""
+    return max(tol, 50 * torch.finfo(xi.dtype).eps)
+
+
+def require_settings(tol: float, iterations: int) -> None:
+    """Refuse settings with which nothing can be solved."""
+    if not tol > 0 or iterations < 1:
+        raise InputError(
+            f"A linear solver needs tol > 0 and at least 1 iteration, not {tol}, {iterations}."
+        )
+
+
+def require_finite_products(products: Tensor) -> None:
+    """Refuse a map whose products are NaN or infinite, of which no solver can make anything."""
+    if not bool(torch.isfinite(products).all()):
+        raise GradientError(
+            "The derivative of the step at the solution holds NaN or infinite values: a step or "
+            "the data are too large or too small for their precision, or a callable is not "
+            "differentiable there. Scale the data to the size of 1, or use float64."
+        )

@@ -1,0 +1,334 @@
+"""Around the Potts layer of a segmentation network: weights, scale, the layer itself, a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from legato.errors import InputError
+from legato.gradients import GradientStrategy
+from legato.nn.kernels.neighbourhood import offsets
+from legato.nn.potts import Potts
+from legato.operators import Differences
+
+
+class UniformWeights(nn.Module):
+    """The same weight everywhere: W = β, learned, positive.
+
+    Reference: Section 7 of Ochs et al. (2016).
+
+    Args:
+        beta: the weight to start from.
+
+    Returns a tensor of shape (1, 1, 1, 1, 1), whatever image and features are.
+
+    >>> UniformWeights(0.5)(torch.rand(2, 3, 8, 8)).item()
+    0.5
+    """
+
+    def __init__(self, beta: float = 1.0) -> None:
+        super().__init__()
+        if not beta > 0:
+            raise InputError(f"UniformWeights needs beta > 0, not {beta}.")
+        self.log_beta = nn.Parameter(torch.tensor(math.log(beta)))
+
+    def forward(self, image: Tensor, features: Sequence[Tensor] = ()) -> Tensor:
+        return self.log_beta.exp().expand(1, 1, 1, 1, 1)
+
+
+class ContrastWeights(nn.Module):
+    r"""Weights that are small across edges of the image, with learned strength and sharpness.
+
+    .. math:: w = β\,(ε + (1 − ε) \exp(−κ‖∇I‖))
+
+    β and κ are kept positive by softplus; ‖∇I‖ is the norm over channels for each direction.
+    Reference: Boykov and Jolly (2001); Section 7 of Ochs et al. (2016).
+
+    Args:
+        beta: strength β to start from.
+        kappa: sharpness κ to start from.
+        epsilon: share of the strength that stays across the sharpest edge, in [0, 1].
+        neighbours: 4 (differences along the axes) or 8 (along diagonals too, in the plane).
+
+    Shape:
+        image (B, C, *spatial) to weights (B, 1, E, *spatial), for E directions; features are not
+        looked at.
+
+    >>> ContrastWeights()(torch.rand(1, 3, 8, 8)).shape
+    torch.Size([1, 1, 2, 8, 8])
+    """
+
+    def __init__(
+        self, beta: float = 1.0, kappa: float = 10.0, epsilon: float = 0.1, neighbours: int = 4
+    ) -> None:
+        super().__init__()
+        if not (beta > 0 and kappa > 0 and 0 <= epsilon <= 1):
+            raise InputError(
+                "ContrastWeights needs beta > 0, kappa > 0 and 0 ≤ epsilon ≤ 1, not "
+                f"{beta}, {kappa}, {epsilon}."
+            )
+        self.raw_beta = nn.Parameter(torch.tensor(_inverse_softplus(beta)))
+        self.raw_kappa = nn.Parameter(torch.tensor(_inverse_softplus(kappa)))
+        self.epsilon = epsilon
+        self.neighbours = neighbours
+
+    @property
+    def beta(self) -> Tensor:
+        return F.softplus(self.raw_beta)
+
+    @property
+    def kappa(self) -> Tensor:
+        return F.softplus(self.raw_kappa)
+
+    def forward(self, image: Tensor, features: Sequence[Tensor] = ()) -> Tensor:
+        if image.ndim < 4:
+            raise InputError(f"image must have shape (B, C, *spatial), not {tuple(image.shape)}.")
+        directions = offsets(image.ndim - 2, self.neighbours)
+        square = Differences(offsets=directions)(image).square().sum(1, keepdim=True)
+        # The root of 0 has no derivative; images are data, so a tiny shift does no harm.
+        contrast = torch.sqrt(square + 1e-12)
+        return self.beta * (self.epsilon + (1 - self.epsilon) * torch.exp(-self.kappa * contrast))
+
+
+class FineFeatures(nn.Module):
+    r"""Feature maps of several resolutions, joined at that of the image.
+
+    .. math:: H = \mathrm{relu}(C\,\mathrm{relu}(\textstyle\sum_s P_s F_s))
+
+    F_s are a network's maps, brought to the image's size, and F_0 is the image; P and C are 3×3
+    convolutions. Reference: Xie and Tu, Holistically-nested edge detection (ICCV 2015).
+
+    Args:
+        channels: of each feature map, in their order.
+        hidden: channels of H.
+
+    Shape:
+        image (B, 3, H, W) and features (B, C_s, h, w), of strides that are powers of two with
+        sizes rounded up, to (B, hidden, H, W).
+
+    >>> features = torch.rand(1, 4, 8, 8), torch.rand(1, 6, 4, 4)
+    >>> FineFeatures((4, 6), hidden=5)(torch.rand(1, 3, 8, 8), features).shape
+    torch.Size([1, 5, 8, 8])
+    """
+
+    def __init__(self, channels: Sequence[int], hidden: int = 32) -> None:
+        super().__init__()
+        self.project = nn.ModuleList(
+            nn.Conv2d(count, hidden, 3, padding=1) for count in (3, *channels)
+        )
+        self.mix = nn.Conv2d(hidden, hidden, 3, padding=1)
+
+    def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
+        if len(features) + 1 != len(self.project):
+            raise InputError(
+                f"This model was made for {len(self.project) - 1} feature maps, but the network "
+                f"returned {len(features)}. Return as many from it, or use contrast weights."
+            )
+        size = image.shape[-2:]
+        total = self.project[0](2 * image - 1)
+        for project, feature in zip(list(self.project)[1:], features, strict=True):
+            part = project(feature)
+            if part.shape[-2:] != size:
+                # Sizes were rounded up at each stride; an image of one row tells its stride by its
+                # columns.
+                ratio = max(-(-n // m) for n, m in zip(size, part.shape[-2:], strict=True))
+                stride = 1 << (ratio - 1).bit_length()
+                part = F.interpolate(
+                    part, scale_factor=stride, mode="bilinear", align_corners=False
+                )[..., : size[0], : size[1]]
+            total = total + part
+        return torch.relu(self.mix(torch.relu(total)))
+
+
+class LearnedEdges(nn.Module):
+    r"""Weights in (0, 1) from a network's own fine features, one per class and direction.
+
+    .. math:: W = \mathrm{sigmoid}(C\,H)
+
+    H are :class:`FineFeatures`, C a 3×3 convolution. Weights of at most 1 bound the operator's norm
+    once and for all, so that the solver's steps depend on no batch: give ``largest=1`` to
+    :class:`GlobalLayer`. Reference: Zheng et al. (2015), end-to-end learned pairwise terms.
+
+    Args:
+        channels: of each feature map of the network, in their order.
+        classes: number of labels, or 1 for weights that all labels share.
+        neighbours: 4 or 8.
+        hidden: channels of H.
+        initial: the weight to start from, the same everywhere.
+
+    Shape:
+        image (B, 3, H, W) and features to weights (B, classes, E, H, W), in float32 or float64
+        under autocast too.
+
+    >>> LearnedEdges((4,), classes=3)(torch.rand(1, 3, 8, 8), [torch.rand(1, 4, 4, 4)]).shape
+    torch.Size([1, 3, 2, 8, 8])
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        classes: int,
+        neighbours: int = 4,
+        hidden: int = 32,
+        initial: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if not 0 < initial < 1:
+            raise InputError(f"LearnedEdges starts from a weight in (0, 1), not {initial}.")
+        self.classes = classes
+        self.directions = len(offsets(2, neighbours))
+        self.fine = FineFeatures(channels, hidden)
+        self.head = nn.Conv2d(hidden, classes * self.directions, 3, padding=1)
+        nn.init.zeros_(self.head.weight)  # starts as a uniform weight
+        assert self.head.bias is not None
+        nn.init.constant_(self.head.bias, math.log(initial / (1 - initial)))
+
+    def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
+        raw = _full_precision(self.head(self.fine(image, features)))
+        return torch.sigmoid(raw).unflatten(1, (self.classes, self.directions))
+
+
+class Scale(nn.Module):
+    r"""The paper's multiplicative scaling layer, from logits to costs: c = −s · logits.
+
+    Without coupling the layer is softmax(−Nτc), so s = 1/(Nτ) reproduces the network's own softmax:
+    that is where it starts. The shape stays. Reference: Section 7.3 of Ochs et al. (2016).
+
+    Args:
+        iterations: N of the Potts layer that follows.
+        tau: its primal step.
+
+    >>> Scale(1, tau=1.0)(torch.tensor([5.0, -5.0])).tolist()
+    [-5.0, 5.0]
+    """
+
+    def __init__(self, iterations: int = 100, tau: float = 8**-0.5) -> None:
+        super().__init__()
+        if iterations < 1 or not tau > 0:
+            raise InputError("Scale needs a positive number of iterations and a positive tau.")
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(iterations * tau)))
+
+    @property
+    def scale(self) -> Tensor:
+        return self.log_scale.exp()
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return -self.scale * logits
+
+
+class GlobalLayer(nn.Module):
+    r"""A log-softmax that knows its neighbours: logits to a segmentation with short outlines.
+
+    .. math:: \log \arg\min_{u ∈ Δ}\; ⟨−s·logits, u⟩ + ‖W∇u‖₁, \quad W = weights(image, features)
+
+    :class:`Scale`, weights and :class:`Potts` in one module: it takes the place of
+    ``logits.log_softmax(1)`` in front of ``nn.NLLLoss``, and starts there for W = 0.
+    Reference: Section 7 of Ochs et al. (2016).
+
+    Args:
+        weights: a module such as :class:`LearnedEdges`; ``weights(image, features)`` returns W, of
+            axes (B, L, E, H, W) or one.
+        iterations: of the solver.
+        neighbours: 4 or 8.
+        balance: ratio r of the solver's steps, τ = r/‖K‖ and σ = 1/(r‖K‖).
+        largest: a bound on W, which fixes the steps; by default they follow the largest weight of
+            each batch.
+        average: return the mean of the iterates, not the last one.
+        gradient: how to differentiate (default: ``Unroll()``).
+        kernel: as of :class:`Potts`.
+
+    Shape:
+        logits (B, L, H, W), image (B, C, H, W), features as the weights need them, inside (B, H, W)
+        bool, to log-probabilities (B, L, H, W). Pixels where ``inside`` is False, as where a batch
+        was padded, are cut off: no weight crosses into them.
+
+    >>> layer = GlobalLayer(ContrastWeights(), iterations=20)
+    >>> found = layer(torch.randn(1, 3, 8, 8), torch.rand(1, 3, 8, 8))
+    >>> torch.nn.functional.nll_loss(found, torch.zeros(1, 8, 8, dtype=torch.long)).backward()
+    """
+
+    def __init__(
+        self,
+        weights: nn.Module,
+        *,
+        iterations: int = 100,
+        neighbours: int = 4,
+        balance: float = 5.0,
+        largest: float | None = None,
+        average: bool = False,
+        gradient: GradientStrategy | None = None,
+        kernel: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.weights = weights
+        self.largest = largest
+        self.directions = offsets(2, neighbours)
+        unit = 2 * math.sqrt(len(self.directions))  # ‖K‖ for weights of 1
+        self.potts = Potts(
+            iterations,
+            neighbours=neighbours,
+            balance=balance,
+            average=average,
+            gradient=gradient,
+            kernel=kernel,
+            tau=None if largest is None else balance / (unit * largest),
+            sigma=None if largest is None else 1 / (balance * unit * largest),
+        )
+        self.scale = Scale(iterations, tau=balance / (unit * (largest or 1.0)))
+
+    def forward(
+        self,
+        logits: Tensor,
+        image: Tensor,
+        features: Sequence[Tensor] = (),
+        inside: Tensor | None = None,
+    ) -> Tensor:
+        weights = self.weights(image, features)
+        if inside is not None:
+            weights = weights * self._crossings(inside)
+        output = self.potts(self.scale(_full_precision(logits)), weights)
+        if self.potts.average:
+            mean = output.probabilities
+            return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
+        return output.log_probabilities
+
+    def _crossings(self, inside: Tensor) -> Tensor:
+        """Whether each difference stays within the image: (B, 1, E, H, W)."""
+        height, width = inside.shape[-2:]
+        padded = F.pad(inside, (1, 1, 1, 1))
+        masks = [
+            inside & padded[:, 1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
+            for dy, dx in self.directions
+        ]
+        return torch.stack(masks, 1)[:, None]
+
+
+class SoftmaxLoss(nn.NLLLoss):
+    r"""The paper's loss on probabilities u = exp(log-probabilities) (errata 12).
+
+    .. math:: \log \sum_k e^{u_i^k} − u_i^{g_i}
+
+    Bounded: with 3 labels it lies in [0.551445, 1.551445], so that a certain mistake teaches hardly
+    anything; ``nn.NLLLoss``, whose arguments it shares, is the healthier choice.
+    Reference: Section 7.2 of Ochs et al. (2016).
+
+    >>> certain = torch.tensor([[0.0, -99.0, -99.0]])
+    >>> [round(SoftmaxLoss()(certain, torch.tensor([label])).item(), 6) for label in (0, 1)]
+    [0.551445, 1.551445]
+    """
+
+    def forward(self, log_probabilities: Tensor, target: Tensor) -> Tensor:
+        return super().forward(log_probabilities.exp().log_softmax(1), target)
+
+
+def _inverse_softplus(value: float) -> float:
+    return value + math.log(-math.expm1(-value))
+
+
+def _full_precision(x: Tensor) -> Tensor:
+    """Under autocast convolutions end in half precision, in which no solver computes."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,1 @@
+"""The commands of ``legato segment``, one a file."""
