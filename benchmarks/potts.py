@@ -151,7 +151,7 @@ def our_layer() -> Solver:
 
     def solve(cost: Tensor, weights: Tensor, tau: Tensor, sigma: Tensor, iterations: int) -> Tensor:
         layer = layers.setdefault(iterations, Potts(iterations).to(cost.device))
-        return layer(cost, weights).probabilities
+        return layer(cost, weights).exp()
 
     return solve
 

@@ -142,7 +142,7 @@ def _potts(**options: Any) -> Subject:
     if options.get("epsilon"):
         scaling = {}
     return _layer(
-        nn.Potts(40, **options), inputs, lambda o: o.probabilities, "cost", "weights",
+        nn.Potts(40, **options), inputs, torch.exp, "cost", "weights",
         nonnegative=("weights",), **scaling,
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ def _potts(**options: Any) -> Subject:
 def _tv_layer(**options: Any) -> Subject:
     inputs = {"image": _normal(7, 1, 2, 6, 7).cumsum(-1), "weight": _number(0.2)}
     return _layer(
-        nn.TotalVariation(50, **options), inputs, lambda o: o.x, "image", "weight",
+        nn.TotalVariation(50, **options), inputs, lambda u: u, "image", "weight",
         homogeneous=("image", "weight"), nonnegative=("weight",),
     )  # fmt: skip
 

@@ -56,7 +56,9 @@ class Kernel:
 
 def load(layer: str, name: str) -> Kernel:
     """The kernel of a layer (potts, tv) by its name."""
-    module = importlib.import_module(f"legato.nn.kernels.{layer}_{name}")
+    folder = {"potts": "potts", "tv": "total_variation"}[layer]
+    place = {"numba": "numba", "triton": "triton.host"}[name]
+    module = importlib.import_module(f"legato.nn.{folder}.{place}")
     return Kernel(name, getattr(module, layer), "cuda" if name == "triton" and GPU else "cpu")
 
 

@@ -65,7 +65,7 @@ class Found(NamedTuple):
 SECTIONS = {
     "JAXopt": Read("jaxopt", ("w", "gradient"), ("solution.x", "l1reg.grad")),
     "cvxpylayers": Read("cvxpylayers", ("value", "target.grad"), ("solution.x", "target.grad")),
-    "deepinv": Read("deepinv", ("x", "weight.grad"), ("output.x", "weight.grad")),
+    "deepinv": Read("deepinv", ("x", "weight.grad"), ("u", "weight.grad")),
     "torchdeq": Read("torchdeq", ("z[0]", "weight.grad"), ("solution.x", "weight.grad")),
     "A loop written by hand": Read(None, ("x", "weight.grad"), ("solution.x", "weight.grad")),
 }

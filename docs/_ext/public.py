@@ -25,7 +25,8 @@ import legato
 OPEN = {
     "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
     "HeavyBall", "History", "InnerSolver", "LinearSolver", "Operator", "Saddle", "Composite",
-    "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
+    "Potts", "PottsOutput", "TotalVariation", "TotalVariationOutput", "AnalysisDenoiserOutput",
+    "DescentOptimizer",
     "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
     "SparseCodingOutput", "OuterPath", "Task",
 }  # fmt: skip

@@ -35,7 +35,7 @@ path = []
 
 def closure():
     optimizer.zero_grad()
-    loss = (denoise(noisy[:1], theta.exp()).x - clean[:1]).square().mean()
+    loss = (denoise(noisy[:1], theta.exp()) - clean[:1]).square().mean()
     loss.backward()
     path.append((float(theta.exp().detach()), float(loss.detach())))
     return loss
@@ -47,9 +47,9 @@ learned = float(theta.exp().detach())
 # %%
 # A grid of sixty values finds the same λ, less exactly.
 grid = torch.linspace(-5, -1, 60, dtype=torch.float64).exp()
-losses = [float((denoise(noisy[:1], g).x - clean[:1]).square().mean()) for g in grid]
+losses = [float((denoise(noisy[:1], g) - clean[:1]).square().mean()) for g in grid]
 best = float(grid[torch.tensor(losses).argmin()])
-u = denoise(noisy, learned).x
+u = denoise(noisy, learned)
 figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), layout="constrained")
 axes[0].semilogx(grid, losses, label="grid of 60")
 axes[0].plot(*zip(*path, strict=True), "o:", label=f"{len(path)} solves with slopes")

@@ -42,7 +42,7 @@ for step in range(30):
 # %%
 # Measured on other patches, beside total variation with the λ that is best for them.
 tv = TotalVariation(iterations=60, kernel="reference")
-best_tv = max((tv(noisy[test], w).x for w in (0.04, 0.05, 0.06, 0.07, 0.08)),
+best_tv = max((tv(noisy[test], w) for w in (0.04, 0.05, 0.06, 0.07, 0.08)),
               key=lambda u: psnr(u, clean[test]))  # fmt: skip
 learned = denoiser(noisy[test]).detach()
 images = {"truth": clean[test], "noisy": noisy[test], "best TV": best_tv, "learned": learned}

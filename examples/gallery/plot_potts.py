@@ -42,7 +42,7 @@ class Segmenter(nn.Module):
         scores = self.scores(image)
         if self.layer is None:
             return scores.log_softmax(1)
-        return self.layer(-scores, self.weights(image)).log_probabilities
+        return self.layer(-scores, self.weights(image))
 
 
 # %%

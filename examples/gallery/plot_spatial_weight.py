@@ -40,7 +40,7 @@ network = nn.Sequential(
 optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
 for _ in range(120):
     clean, noisy = draw(6)
-    loss = (denoise(noisy, network(noisy)).x - clean).square().mean()
+    loss = (denoise(noisy, network(noisy)) - clean).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -49,8 +49,8 @@ for _ in range(120):
 # On new pictures, beside the one λ that is best for them.
 clean, noisy = draw(8)
 weight = network(noisy).detach()
-ours = denoise(noisy, weight).x
-single = min((denoise(noisy, w).x for w in torch.linspace(0.02, 0.4, 20)),
+ours = denoise(noisy, weight)
+single = min((denoise(noisy, w) for w in torch.linspace(0.02, 0.4, 20)),
              key=lambda u: float((u - clean).square().mean()))  # fmt: skip
 figure, axes = plt.subplots(1, 5, figsize=(14, 3), layout="constrained")
 images = {"truth": clean, "noisy": noisy, "best single λ": single, "λ(y) per pixel": ours}

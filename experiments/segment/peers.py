@@ -77,9 +77,7 @@ def potts(logits: Tensor, image: Tensor, parameters: Parameters) -> Tensor:
     weights = ContrastWeights(1.0, parameters["kappa"])(image[None].float() / 255)
     layer = Potts(100, balance=5.0)
     with torch.no_grad():
-        return (
-            layer(-parameters["scale"] * logits[None], weights.detach()).probabilities[0].argmax(0)
-        )
+        return layer(-parameters["scale"] * logits[None], weights.detach())[0].argmax(0)
 
 
 def _log_uniform(lo: float, hi: float) -> Callable[[random.Random], float]:

@@ -42,7 +42,7 @@ def segment(*args):
 def small():
     """What --quick means, smaller still: nothing to compile, seconds instead of a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("legato.nn.kernels.choice.Layer.best", lambda *_: "reference")
+        patch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
         patch.setattr(choices, "QUICK_SCENES", (10, (32, 40)))
         patch.setattr(choices, "QUICK_EPOCHS", {"small": 2, "fcn32": 1, "custom": 1})
         patch.setattr(choices, "QUICK_ITERATIONS", 3)

@@ -17,10 +17,10 @@ def fresh():
 
 
 def gradients(layer, cost, weights):
-    output = layer(cost, weights)
-    loss = output.log_probabilities[:, 0].sum() + output.probabilities.square().sum()
+    output = layer.solve(cost, weights)
+    loss = output.log_probabilities[:, 0].sum() + output.x.square().sum()
     wanted = [cost, weights, *layer.parameters()]
-    return [output.probabilities.detach(), *torch.autograd.grad(loss, wanted)]
+    return [output.x.detach(), *torch.autograd.grad(loss, wanted)]
 
 
 @pytest.mark.parametrize("options", [{}, {"learn_balance": True}, {"epsilon": 0.1}], ids=str)

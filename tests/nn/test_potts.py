@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import legato as lg
-from legato.nn import ContrastWeights, Potts, PottsOutput, PottsState, Scale
-from legato.nn.kernels import choice
-from legato.nn.kernels.neighbourhood import offsets
-from legato.nn.kernels.potts_reference import model
-from legato.nn.potts import LONG_SOLVE
+from legato.nn import ContrastWeights, Potts, PottsState, Scale
+from legato.nn.fused import choice
+from legato.nn.neighbourhood import offsets
+from legato.nn.potts.layer import LONG_SOLVE
+from legato.nn.potts.model import model
 from makers import rand, randn
 
 KERNELS = ["reference", "numba"]
@@ -31,8 +31,8 @@ def place(kernel: str, tensor: Tensor) -> Tensor:
 def gradients(layer: Potts, *inputs: Tensor, state: PottsState | None = None) -> list[Tensor]:
     """Of a loss that sees every entry of the probabilities and of the dual differently."""
     leaves = [t.detach().clone().requires_grad_() for t in inputs]
-    output = layer(*leaves, state=state)
-    return list(torch.autograd.grad(loss(output.probabilities, output.y), leaves))
+    output = layer.solve(*leaves, state=state)
+    return list(torch.autograd.grad(loss(output.x, output.y), leaves))
 
 
 def loss(u: Tensor, p: Tensor) -> Tensor:
@@ -58,22 +58,22 @@ def assert_all_close(found: list[Tensor], expected: list[Tensor], tolerance: flo
 )
 def test_shapes(kernel: str, spatial: tuple[int, ...], neighbours: int, directions: int) -> None:
     cost = place(kernel, randn(2, 3, *spatial))
-    output = Potts(5, neighbours=neighbours, kernel=kernel)(cost)
-    assert output.probabilities.shape == output.log_probabilities.shape == cost.shape
+    output = Potts(5, neighbours=neighbours, kernel=kernel).solve(cost)
+    assert output.x.shape == output.log_probabilities.shape == cost.shape
     assert output.y.shape == (2, 3, directions, *spatial)
     assert output.state.mirror.shape == cost.shape
     assert output.state.dual.shape == output.y.shape
     assert output.gap.shape == output.energy.shape == ()
     assert output.kernel == kernel
-    torch.testing.assert_close(output.probabilities.sum(1), torch.ones_like(cost[:, 0]))
+    torch.testing.assert_close(output.x.sum(1), torch.ones_like(cost[:, 0]))
     assert bool((output.y.abs() <= 1).all())
-    torch.testing.assert_close(output.log_probabilities.exp(), output.probabilities)
+    torch.testing.assert_close(output.log_probabilities.exp(), output.x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dtype_follows_the_cost(dtype: torch.dtype) -> None:
-    output = Potts(3)(randn(1, 2, 3, 3).to(dtype), 0.5)
-    for t in (output.probabilities, output.log_probabilities, output.y, *output.state):
+    output = Potts(3).solve(randn(1, 2, 3, 3).to(dtype), 0.5)
+    for t in (output.x, output.log_probabilities, output.y, *output.state):
         assert t.dtype == dtype
 
 
@@ -81,25 +81,25 @@ def test_a_batch_is_its_images() -> None:
     """With given steps; derived ones come from the largest weight of the whole batch."""
     cost, weights = randn(3, 4, 5, 6), rand(3, 1, 2, 5, 6, seed=1)
     layer = Potts(20, tau=0.3, sigma=0.3)
-    together = layer(cost, weights).probabilities
-    alone = [layer(c[None], w[None]).probabilities for c, w in zip(cost, weights, strict=True)]
+    together = layer.solve(cost, weights).x
+    alone = [layer.solve(c[None], w[None]).x for c, w in zip(cost, weights, strict=True)]
     torch.testing.assert_close(together, torch.cat(alone))
 
 
 def test_mean_or_last_iterate() -> None:
     cost = randn(1, 3, 4, 5)
-    last = [Potts(n)(cost, 0.4).probabilities for n in (1, 2, 3, 4)]
-    averaged = Potts(4, average=True)(cost, 0.4)
-    torch.testing.assert_close(averaged.probabilities, torch.stack(last).mean(0))
-    torch.testing.assert_close(averaged.log_probabilities.exp(), last[-1])
+    last = [Potts(n).solve(cost, 0.4).x for n in (1, 2, 3, 4)]
+    averaged = Potts(4, average=True).solve(cost, 0.4)
+    torch.testing.assert_close(averaged.x, torch.stack(last).mean(0))
+    torch.testing.assert_close(averaged.log_probabilities, torch.stack(last).mean(0).log())
 
 
 def test_entropy_moves_the_solution_inside() -> None:
     """Without coupling the minimiser of ⟨c, u⟩ + ε Σ u log u is softmax(−c/ε)."""
     cost = randn(1, 3, 4, 5)
-    output = Potts(200, epsilon=0.5)(cost, 0.0)
-    torch.testing.assert_close(output.probabilities, torch.softmax(-cost / 0.5, 1))
-    u = output.probabilities
+    output = Potts(200, epsilon=0.5).solve(cost, 0.0)
+    torch.testing.assert_close(output.x, torch.softmax(-cost / 0.5, 1))
+    u = output.x
     torch.testing.assert_close(output.energy, (cost * u + 0.5 * u * u.log()).sum())
 
 
@@ -108,10 +108,61 @@ def test_eight_neighbours_see_the_diagonal() -> None:
     cost = torch.zeros(1, 2, 3, 3, dtype=torch.float64)
     cost[0, 0, 0, 0] = -4.0
     weights = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64).reshape(1, 1, 4, 1, 1)
-    u = Potts(300, neighbours=8)(cost, weights).probabilities[0, 0]
+    u = Potts(300, neighbours=8).solve(cost, weights).x[0, 0]
     same = torch.tensor([[1, 0, 1], [0, 1, 0], [1, 0, 1]], dtype=torch.bool)
     assert bool((u[same] > 0.99).all())
     torch.testing.assert_close(u[~same], torch.full((4,), 0.5, dtype=torch.float64))
+
+
+# --- a log-softmax that knows its neighbours ------------------------------------------------------
+
+
+@each_kernel
+@pytest.mark.parametrize("average", [False, True])
+def test_the_layer_returns_the_log_probabilities_of_its_record(kernel: str, average: bool) -> None:
+    cost = place(kernel, randn(2, 3, 4, 5))
+    layer = Potts(8, average=average, kernel=kernel)
+    found = layer(cost, 0.4)
+    torch.testing.assert_close(found, layer.solve(cost, 0.4).log_probabilities, rtol=0, atol=0)
+    torch.testing.assert_close(found.exp().sum(1), torch.ones_like(cost[:, 0]))
+
+
+@each_kernel
+@pytest.mark.parametrize("iterations", [1, 7])
+def test_zero_weights_give_a_log_softmax(kernel: str, iterations: int) -> None:
+    cost = place(kernel, randn(1, 3, 4, 5))
+    expected = torch.log_softmax(-iterations * 0.3 * cost, 1)
+    layer = Potts(iterations, tau=0.3, sigma=0.3, kernel=kernel)
+    torch.testing.assert_close(layer(cost, 0.0), expected)
+
+
+@each_kernel
+@pytest.mark.parametrize("average", [False, True])
+def test_nll_loss_follows(kernel: str, average: bool) -> None:
+    cost = place(kernel, randn(2, 3, 4, 5)).requires_grad_()
+    target = place(kernel, torch.randint(0, 3, (2, 4, 5)))
+    layer = Potts(8, tau=0.3, sigma=0.3, average=average, kernel=kernel)
+    value = nn.NLLLoss()(layer(cost, 0.4), target)
+    right = -layer.solve(cost, 0.4).x.log().gather(1, target[:, None]).mean()
+    torch.testing.assert_close(value, right)
+    assert torch.autograd.gradcheck(lambda c: nn.NLLLoss()(layer(c, 0.4), target), cost)
+
+
+@each_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_log_of_a_mean_is_finite(kernel: str, dtype: torch.dtype) -> None:
+    """One saturated pixel, certain and wrong, and one that is not: both learn."""
+    cost = torch.tensor([[1e5, 0.3], [0.0, 0.0]], dtype=dtype).reshape(1, 2, 1, 2)
+    cost = place(kernel, cost).requires_grad_()
+    layer = Potts(50, average=True, kernel=kernel)
+    assert bool((layer.solve(cost, 0.0).x == 0).any())
+    found = layer(cost, 0.0)
+    assert torch.isfinite(found).all()
+    (together,) = torch.autograd.grad(-found[:, 0].sum(), cost)
+    assert torch.isfinite(together).all()
+    assert float(together[0, 0, 0, 0]) > 1
+    (alone,) = torch.autograd.grad(-layer(cost, 0.0)[0, 0, 0, 1], cost)
+    torch.testing.assert_close(together[..., 1], alone[..., 1])
 
 
 # --- weights --------------------------------------------------------------------------------------
@@ -133,8 +184,8 @@ def test_derivatives_by_finite_differences(kernel: str, name: str) -> None:
     cost, weights = place(kernel, randn(2, 3, 3, 4)), place(kernel, WEIGHTS[name]())
 
     def outputs(c: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        output = layer(c, w)
-        return output.probabilities, output.log_probabilities, output.y
+        output = layer.solve(c, w)
+        return output.x, output.log_probabilities, output.y
 
     inputs = (cost.requires_grad_(), weights.requires_grad_())
     assert torch.autograd.gradcheck(outputs, inputs, fast_mode=True)
@@ -157,7 +208,7 @@ def test_derivatives_of_every_kind(kernel: str, spatial: tuple[int, ...], option
     weights = place(kernel, rand(1, 1, edges, *spatial) + 0.1).requires_grad_()
 
     def outputs(c: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        return layer(c, w).probabilities, layer(c, w).log_probabilities
+        return layer.solve(c, w).x, layer.solve(c, w).log_probabilities
 
     assert torch.autograd.gradcheck(outputs, (cost, weights), fast_mode=True)
 
@@ -165,10 +216,10 @@ def test_derivatives_of_every_kind(kernel: str, spatial: tuple[int, ...], option
 def test_numbers_none_and_tensors_are_the_same_weights() -> None:
     cost = randn(1, 3, 4, 5)
     layer = Potts(10)
-    one = layer(cost).probabilities
+    one = layer.solve(cost).x
     for weights in (1, 1.0, torch.ones((), dtype=cost.dtype), torch.ones(1, 3, 2, 4, 5).double()):
-        torch.testing.assert_close(layer(cost, weights).probabilities, one)
-    assert not torch.allclose(layer(cost, 0.1).probabilities, one)
+        torch.testing.assert_close(layer.solve(cost, weights).x, one)
+    assert not torch.allclose(layer.solve(cost, 0.1).x, one)
 
 
 @each_kernel
@@ -178,8 +229,8 @@ def test_the_cost_of_a_frozen_network(kernel: str) -> None:
     layer = Potts(8, kernel=kernel)
     both = gradients(layer, cost, weights)
     w = weights.clone().requires_grad_()
-    output = layer(cost, w)
-    (alone,) = torch.autograd.grad(loss(output.probabilities, output.y), w)
+    output = layer.solve(cost, w)
+    (alone,) = torch.autograd.grad(loss(output.x, output.y), w)
     torch.testing.assert_close(alone, both[1])
 
 
@@ -194,16 +245,16 @@ def test_steps_from_the_norm(neighbours: int, directions: int) -> None:
     derived = Potts(10, balance=4.0, neighbours=neighbours)
     given = Potts(10, tau=4.0 / L, sigma=1 / (4.0 * L), neighbours=neighbours)
     torch.testing.assert_close(
-        derived(cost, weights).state, given(cost, weights).state, rtol=1e-6, atol=1e-6
+        derived.solve(cost, weights).state, given.solve(cost, weights).state, rtol=1e-6, atol=1e-6
     )
 
 
 def test_derived_steps_are_the_largest_allowed() -> None:
     cost = randn(1, 3, 4, 5)
     step = 1 / (8**0.5 * 2.0)
-    Potts(2, tau=step, sigma=step)(cost, 2.0)
+    Potts(2, tau=step, sigma=step).solve(cost, 2.0)
     with pytest.raises(lg.errors.StepError, match="exceeds 1"):
-        Potts(2, tau=1.01 * step, sigma=step)(cost, 2.0)
+        Potts(2, tau=1.01 * step, sigma=step).solve(cost, 2.0)
 
 
 @each_kernel
@@ -212,8 +263,8 @@ def test_learned_balance(kernel: str) -> None:
     layer = Potts(10, balance=3.0, learn_balance=True, kernel=kernel).to(cost)
 
     def value() -> Tensor:
-        output = layer(cost, weights)
-        return loss(output.probabilities, output.y)
+        output = layer.solve(cost, weights)
+        return loss(output.x, output.y)
 
     (found,) = torch.autograd.grad(value(), layer.log_balance)
     values, h = [], 1e-5
@@ -236,16 +287,16 @@ def test_a_fixed_balance_is_no_parameter() -> None:
 @pytest.mark.parametrize(("epsilon", "share"), [(0.0, 1e-5), (0.3, 1e-3)])
 def test_the_gap_closes(epsilon: float, share: float) -> None:
     cost, weights = randn(2, 3, 5, 6), 0.6 * rand(2, 1, 2, 5, 6)
-    gaps = [float(Potts(n, epsilon=epsilon)(cost, weights).gap) for n in (10, 100, 2000)]
+    gaps = [float(Potts(n, epsilon=epsilon).solve(cost, weights).gap) for n in (10, 100, 2000)]
     assert gaps[0] > gaps[1] > gaps[2] >= -1e-10
     assert gaps[2] < share * gaps[0]
 
 
 def test_the_gap_bounds_the_energy() -> None:
     cost, weights = randn(1, 3, 5, 6), 0.6 * rand(1, 1, 2, 5, 6)
-    best = Potts(3000)(cost, weights).energy
+    best = Potts(3000).solve(cost, weights).energy
     for n in (1, 5, 50):
-        rough = Potts(n)(cost.requires_grad_(), weights)
+        rough = Potts(n).solve(cost.requires_grad_(), weights)
         assert 0 <= (rough.energy - best).detach() <= rough.gap
         assert rough.energy.requires_grad
         assert not rough.gap.requires_grad
@@ -256,9 +307,9 @@ def test_the_gap_bounds_the_energy() -> None:
 def test_log_probabilities_are_finite(kernel: str, size: float) -> None:
     cost = place(kernel, size * randn(1, 3, 5, 6).sign().float()).requires_grad_()
     weights = place(kernel, rand(1, 1, 2, 5, 6).float()).requires_grad_()
-    output = Potts(100, kernel=kernel)(cost, weights)
+    output = Potts(100, kernel=kernel).solve(cost, weights)
     assert torch.isfinite(output.log_probabilities).all()
-    assert bool((output.probabilities == 0).any())  # whose logarithm would not be
+    assert bool((output.x == 0).any())  # whose logarithm would not be
     target = place(kernel, torch.zeros(1, 5, 6, dtype=torch.long))
     for gradient in torch.autograd.grad(
         torch.nn.functional.nll_loss(output.log_probabilities, target), (cost, weights)
@@ -274,10 +325,10 @@ def test_log_probabilities_are_finite(kernel: str, size: float) -> None:
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
 def test_a_state_continues_exactly(kernel: str, epsilon: float) -> None:
     cost, weights = place(kernel, randn(2, 3, 6, 7)), place(kernel, rand(2, 1, 2, 6, 7))
-    whole = Potts(30, kernel=kernel, epsilon=epsilon)(cost, weights)
-    half = Potts(18, kernel=kernel, epsilon=epsilon)(cost, weights)
-    rest = Potts(12, kernel=kernel, epsilon=epsilon)(cost, weights, half.state)
-    torch.testing.assert_close(rest.probabilities, whole.probabilities, rtol=1e-12, atol=1e-13)
+    whole = Potts(30, kernel=kernel, epsilon=epsilon).solve(cost, weights)
+    half = Potts(18, kernel=kernel, epsilon=epsilon).solve(cost, weights)
+    rest = Potts(12, kernel=kernel, epsilon=epsilon).solve(cost, weights, half.state)
+    torch.testing.assert_close(rest.x, whole.x, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(rest.y, whole.y, rtol=1e-12, atol=1e-13)
 
 
@@ -287,8 +338,8 @@ def test_gradients_flow_through_a_state(kernel: str) -> None:
     whole = gradients(Potts(9, kernel=kernel), cost, weights)
     first, second = Potts(5, kernel=kernel), Potts(4, kernel=kernel)
     leaves = [t.clone().requires_grad_() for t in (cost, weights)]
-    output = second(*leaves, first(*leaves).state)
-    halves = torch.autograd.grad(loss(output.probabilities, output.y), leaves)
+    output = second.solve(*leaves, first.solve(*leaves).state)
+    halves = torch.autograd.grad(loss(output.x, output.y), leaves)
     assert_all_close(list(halves), whole, 1e-11)
 
 
@@ -337,8 +388,8 @@ def saved_bytes(layer: Potts, cost: Tensor) -> int:
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        output = layer(cost.clone().requires_grad_())
-    assert output.probabilities.requires_grad
+        output = layer.solve(cost.clone().requires_grad_())
+    assert output.x.requires_grad
     return sum(kept.values())
 
 
@@ -367,24 +418,24 @@ ISOLATED = 2 * randn(1, 3, 3, 3, seed=10), 0.6 * (rand(1, 1, 2, 3, 3) + 0.2)
 def primal_gradients(layer: Potts, state: PottsState | None = None) -> list[Tensor]:
     """Of a loss of the probabilities only: the dual is not unique where pixels merge."""
     leaves = [t.clone().requires_grad_() for t in ISOLATED]
-    u = layer(*leaves, state=state).probabilities
+    u = layer.solve(*leaves, state=state).x
     return list(torch.autograd.grad(loss(u, u.new_zeros(1)), leaves))
 
 
 @pytest.mark.parametrize("gradient", FAMILY, ids=lambda s: type(s).__name__)
 def test_the_fixed_point_family_agrees_with_unrolling(gradient: lg.GradientStrategy) -> None:
-    cut = Potts(600, **SMOOTH)(*ISOLATED).dual.abs() > 0.999
+    cut = Potts(600, **SMOOTH).solve(*ISOLATED).y.abs() > 0.999
     assert bool(cut.any())
     assert not bool(cut[:, :, 0, :-1].all())
     layer = Potts(600, **SMOOTH, gradient=gradient)
     assert_all_close(primal_gradients(layer), primal_gradients(Potts(600, **SMOOTH)), 1e-7)
-    assert layer(*ISOLATED).kernel == "reference"
+    assert layer.solve(*ISOLATED).kernel == "reference"
 
 
 def test_the_family_starts_from_a_state_too() -> None:
     layer = Potts(600, **SMOOTH)
     few = Potts(2, **SMOOTH, gradient=FAMILY[0])
-    found = primal_gradients(few, layer(*ISOLATED).state)
+    found = primal_gradients(few, layer.solve(*ISOLATED).state)
     assert_all_close(found, primal_gradients(layer), 1e-7)
 
 
@@ -393,17 +444,17 @@ def test_the_family_starts_from_a_state_too() -> None:
 
 def test_the_kernel_is_chosen_overridden_and_reported() -> None:
     cost = randn(1, 3, 4, 5)
-    assert Potts(2)(cost).kernel == "numba"
-    assert Potts(2, kernel="reference")(cost).kernel == "reference"
+    assert Potts(2).solve(cost).kernel == "numba"
+    assert Potts(2, kernel="reference").solve(cost).kernel == "reference"
     if torch.cuda.is_available():
-        assert Potts(2)(cost.cuda()).kernel == "triton"
+        assert Potts(2).solve(cost.cuda()).kernel == "triton"
 
 
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_said", set())
     monkeypatch.setattr(choice, "available", lambda package: False)
     with pytest.warns(lg.errors.LegatoWarning, match="Numba is not installed: the Potts layer"):
-        assert Potts(2)(randn(1, 3, 4, 5)).kernel == "reference"
+        assert Potts(2).solve(randn(1, 3, 4, 5)).kernel == "reference"
 
 
 @pytest.mark.parametrize("kernel", KERNELS[1:])
@@ -413,8 +464,8 @@ def test_under_compile(kernel: str) -> None:
     layer = Potts(6, average=True).to(cost.device)
 
     def value(c: Tensor, w: Tensor) -> Tensor:
-        output = layer(2 * c, w)
-        return loss(output.probabilities, output.y) + output.log_probabilities[0, 0].sum()
+        output = layer.solve(2 * c, w)
+        return loss(output.x, output.y) + output.log_probabilities[0, 0].sum()
 
     compiled = torch.compile(value, backend="aot_eager", fullgraph=True)
     leaves = [t.requires_grad_() for t in (cost, weights)]
@@ -422,30 +473,30 @@ def test_under_compile(kernel: str) -> None:
     assert_all_close(list(torch.autograd.grad(compiled(*leaves), leaves)), list(expected), 1e-12)
 
 
-def test_compiled_modules_still_have_a_gap() -> None:
+def test_compiled_solves_still_have_a_gap() -> None:
     cost = randn(1, 3, 4, 5)
     layer = Potts(6)
-    compiled = torch.compile(layer, backend="aot_eager")
-    torch.testing.assert_close(compiled(cost, 0.3).gap, layer(cost, 0.3).gap)
+    compiled = torch.compile(layer.solve, backend="aot_eager")
+    torch.testing.assert_close(compiled(cost, 0.3).gap, layer.solve(cost, 0.3).gap)
 
 
 @each_kernel
 def test_autocast_stays_outside(kernel: str) -> None:
     cost = place(kernel, randn(1, 3, 8, 9).float())
     layer = Potts(40, kernel=kernel)
-    right = layer(cost, 0.4)
+    right = layer.solve(cost, 0.4)
     with torch.autocast(cost.device.type, dtype=torch.bfloat16):
-        found = layer(cost, 0.4)
-    assert found.probabilities.dtype == torch.float32
-    torch.testing.assert_close(found.probabilities, right.probabilities)
+        found = layer.solve(cost, 0.4)
+    assert found.x.dtype == torch.float32
+    torch.testing.assert_close(found.x, right.x)
     torch.testing.assert_close(found.log_probabilities, right.log_probabilities)
 
 
 def test_second_derivatives_need_the_reference() -> None:
     layer = Potts(3, tau=0.3, sigma=0.3, kernel="reference")
     cost, weights = randn(1, 2, 2, 3).requires_grad_(), (rand(1, 1, 2, 2, 3) + 0.1).requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda c, w: layer(c, w).probabilities, (cost, weights))
-    u = Potts(3, kernel="numba")(cost, weights).probabilities
+    assert torch.autograd.gradgradcheck(lambda c, w: layer.solve(c, w).x, (cost, weights))
+    u = Potts(3, kernel="numba").solve(cost, weights).x
     (first,) = torch.autograd.grad(u.square().sum(), cost, create_graph=True)
     with pytest.raises(RuntimeError, match="no autograd formula"):
         first.sum().backward()
@@ -454,7 +505,7 @@ def test_second_derivatives_need_the_reference() -> None:
 def test_no_tape_without_gradients() -> None:
     cost = randn(1, 3, 4, 5).requires_grad_()
     with torch.no_grad():
-        assert not Potts(3)(cost).probabilities.requires_grad
+        assert not Potts(3).solve(cost).x.requires_grad
     assert saved_bytes(Potts(3), cost) > 0
 
 
@@ -465,11 +516,11 @@ def test_state_dict_round_trip() -> None:
     cost = randn(1, 3, 4, 5)
     trained = Potts(5, balance=7.0, learn_balance=True)
     fresh = Potts(5, learn_balance=True)
-    assert not torch.equal(fresh(cost).probabilities, trained(cost).probabilities)
+    assert not torch.equal(fresh.solve(cost).x, trained.solve(cost).x)
     fresh.load_state_dict(trained.state_dict())
-    assert torch.equal(fresh(cost).probabilities, trained(cost).probabilities)
+    assert torch.equal(fresh.solve(cost).x, trained.solve(cost).x)
     twin = copy.deepcopy(trained)
-    assert torch.equal(twin(cost).probabilities, trained(cost).probabilities)
+    assert torch.equal(twin.solve(cost).x, trained.solve(cost).x)
 
 
 def test_repr_says_what_it_does() -> None:
@@ -492,23 +543,23 @@ def test_training_decreases_the_loss() -> None:
     losses = []
     for _ in range(15):
         optimiser.zero_grad()
-        output: PottsOutput = network[2](network[:2](image), weights(image))
-        value = torch.nn.functional.nll_loss(output.log_probabilities, target)
+        found = network[2](network[:2](image), weights(image))
+        value = torch.nn.functional.nll_loss(found, target)
         value.backward()
         assert all(p.grad is not None and bool((p.grad != 0).any()) for p in parameters)
         optimiser.step()
         losses.append(float(value.detach()))
     assert losses[-1] < 0.6 * losses[0]
-    assert isinstance(network(image), PottsOutput)
+    assert network(image).shape == image.shape
 
 
 def test_a_long_solve_with_entropy_and_a_learned_balance_takes_the_precise_kernel() -> None:
     cost = torch.randn(1, 3, 6, 5, generator=torch.Generator().manual_seed(0))
-    fastest = Potts(5)(cost).kernel
-    assert Potts(LONG_SOLVE + 1, epsilon=0.1, learn_balance=True)(cost).kernel == "reference"
-    assert Potts(LONG_SOLVE, epsilon=0.1, learn_balance=True)(cost).kernel == fastest
-    assert Potts(LONG_SOLVE + 1, epsilon=0.1)(cost).kernel == fastest
-    assert Potts(LONG_SOLVE + 1, learn_balance=True)(cost).kernel == fastest
+    fastest = Potts(5).solve(cost).kernel
+    assert Potts(LONG_SOLVE + 1, epsilon=0.1, learn_balance=True).solve(cost).kernel == "reference"
+    assert Potts(LONG_SOLVE, epsilon=0.1, learn_balance=True).solve(cost).kernel == fastest
+    assert Potts(LONG_SOLVE + 1, epsilon=0.1).solve(cost).kernel == fastest
+    assert Potts(LONG_SOLVE + 1, learn_balance=True).solve(cost).kernel == fastest
 
 
 def test_derived_steps_count_as_constants() -> None:
@@ -520,11 +571,11 @@ def test_derived_steps_count_as_constants() -> None:
     gradients = []
     for layer in (Potts(20), Potts(20, tau=1 / largest, sigma=1 / largest)):
         weights = w.clone().requires_grad_()
-        layer(cost, weights).probabilities.square().sum().backward()
+        layer.solve(cost, weights).x.square().sum().backward()
         gradients.append(weights.grad)
     torch.testing.assert_close(gradients[0], gradients[1])
     weights = w.clone().requires_grad_()
     steps = {"tau": 0.9 / largest, "sigma": 0.9 / largest}  # constants leave room for differences
     assert torch.autograd.gradcheck(
-        lambda x: Potts(5, **steps)(cost, x).probabilities, weights, eps=1e-6, atol=1e-7
+        lambda x: Potts(5, **steps).solve(cost, x).x, weights, eps=1e-6, atol=1e-7
     )

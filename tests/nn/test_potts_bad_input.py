@@ -20,7 +20,8 @@ from legato.nn import (
     PottsState,
     Scale,
 )
-from legato.nn.kernels import choice, potts_choice
+from legato.nn.fused import choice
+from legato.nn.potts import layer as potts_layer
 from makers import randn
 
 COST = randn(2, 3, 4, 5)
@@ -135,7 +136,7 @@ def test_weights_match_the_cost() -> None:
 def test_vanishing_weights_are_fine(weight: float) -> None:
     """Too small to divide by: then the steps are those of unit weights."""
     cost = COST.float()
-    u = Potts(10)(cost, weight).probabilities
+    u = Potts(10)(cost, weight).exp()
     torch.testing.assert_close(u, torch.softmax(-10 * 8**-0.5 * cost, 1))
 
 
@@ -225,15 +226,15 @@ def test_a_mean_cannot_be_truncated() -> None:
     ids=["mirror's shape", "dual's shape", "dtype", "device", "NaN"],
 )
 def test_states_fit_the_cost(change: Any, words: list[str]) -> None:
-    state = Potts(3)(COST).state
+    state = Potts(3).solve(COST).state
     with raises(errors.InputError, *words):
-        Potts(3)(COST, None, PottsState(*change(*state)))
+        Potts(3).solve(COST, None, PottsState(*change(*state)))
 
 
 @pytest.mark.parametrize("state", [COST, (COST,), (COST, 1.0)], ids=["tensor", "one", "number"])
 def test_states_come_in_pairs(state: Any) -> None:
     with raises(errors.InputError, "PottsState", "earlier output"):
-        Potts(3)(COST, None, state)
+        Potts(3).solve(COST, None, state)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ def stand_in(device: str, labels: int) -> Tensor:
 @pytest.fixture
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_said", set())
-    monkeypatch.setattr(potts_choice, "LAYER", replace(potts_choice.LAYER, loaded={}))
+    monkeypatch.setattr(potts_layer, "KERNELS", replace(potts_layer.KERNELS, loaded={}))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
@@ -255,10 +256,10 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cuda_without_triton_falls_back_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "available", lambda package: package != "triton")
     with pytest.warns(errors.LegatoWarning, match="Triton is not installed.*reference"):
-        assert potts_choice.choose_kernel(stand_in("cuda", 3))[0] == "reference"
+        assert potts_layer.choose_kernel(stand_in("cuda", 3))[0] == "reference"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert potts_choice.choose_kernel(stand_in("cuda", 3))[0] == "reference"
+        assert potts_layer.choose_kernel(stand_in("cuda", 3))[0] == "reference"
 
 
 @pytest.mark.usefixtures("nothing_said")
@@ -267,18 +268,19 @@ def test_too_many_labels_for_the_fused_kernels(
     monkeypatch: pytest.MonkeyPatch, override: str | None
 ) -> None:
     monkeypatch.setattr(choice, "available", lambda package: True)
-    monkeypatch.setattr(choice, "load_kernel", lambda module, name: name)
-    assert potts_choice.choose_kernel(stand_in("cuda", 64), override) == ("triton", "triton")
+    registry = replace(potts_layer.KERNELS, load=lambda name: name, loaded={})
+    monkeypatch.setattr(potts_layer, "KERNELS", registry)
+    assert potts_layer.choose_kernel(stand_in("cuda", 64), override) == ("triton", "triton")
     with pytest.warns(errors.LegatoWarning, match="up to 64 labels, and there are 65"):
-        assert potts_choice.choose_kernel(stand_in("cuda", 65), override)[0] == "reference"
+        assert potts_layer.choose_kernel(stand_in("cuda", 65), override)[0] == "reference"
 
 
 def test_the_cpu_kernel_has_no_such_limit() -> None:
     cost = randn(1, 70, 3, 4)
-    output = Potts(4)(cost)
+    output = Potts(4).solve(cost)
     assert output.kernel == "numba"
-    right = Potts(4, kernel="reference")(cost)
-    torch.testing.assert_close(output.probabilities, right.probabilities)
+    right = Potts(4, kernel="reference").solve(cost)
+    torch.testing.assert_close(output.x, right.x)
 
 
 @pytest.mark.usefixtures("nothing_said")
@@ -286,17 +288,18 @@ def test_the_cpu_kernel_has_no_such_limit() -> None:
 def test_a_kernel_belongs_to_its_device(kernel: str, device: str) -> None:
     home = {"triton": "cuda", "numba": "cpu"}[kernel]
     with raises(errors.InputError, kernel, f"on {home}", f"cost is on {device}", "kernel=None"):
-        potts_choice.choose_kernel(stand_in(device, 3), kernel)
+        potts_layer.choose_kernel(stand_in(device, 3), kernel)
 
 
 @pytest.mark.usefixtures("nothing_said")
 def test_a_kernel_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
+    def missing(*_: object) -> Any:
         raise ImportError("No module named 'numba'")
 
     monkeypatch.setattr(choice.importlib, "import_module", missing)
+    monkeypatch.setattr(potts_layer, "KERNELS", replace(potts_layer.KERNELS, load=missing))
     with raises(errors.InputError, "numba kernel", "No module named 'numba'", "kernel=None"):
-        potts_choice.choose_kernel(COST, "numba")
+        potts_layer.choose_kernel(COST, "numba")
     assert choice.available("numba") is False
 
 
@@ -326,5 +329,5 @@ def test_scale(options: dict[str, Any]) -> None:
 def test_weights_for_which_there_is_no_step(kernel: str | None) -> None:
     """A step of 0 would return the start, and call it a segmentation."""
     layer = Potts(3, neighbours=8, kernel=kernel)
-    with raises(errors.StepError, "largest weight", "float64"):
+    with raises(errors.InputError, "largest entry of weights is 1e\\+38", "float64"):
         layer(COST.float(), torch.tensor(1e38))

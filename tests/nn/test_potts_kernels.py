@@ -42,9 +42,9 @@ from kernel_harness import (
     values_and_gradients,
 )
 from legato.errors import GradientError
-from legato.nn.kernels.neighbourhood import offsets
-from legato.nn.kernels.potts_iterates import PottsIterates
-from legato.nn.kernels.potts_reference import potts as reference
+from legato.nn.neighbourhood import offsets
+from legato.nn.potts.model import PottsIterates
+from legato.nn.potts.reference import potts as reference
 
 pytestmark = conversions_allowed
 
@@ -347,7 +347,7 @@ def test_the_operator_is_what_torch_expects(kernel: Kernel) -> None:
     case = Case(spatial=(4, 5), iterations=2)
     t = leaves(case.tensors(), torch.float64, kernel.device)
     operator = getattr(torch.ops.legato, f"potts_{kernel.name}").default
-    arguments = (*(t[n] for n in t), 2, 0.0, 4, False, 0, True)
+    arguments = (list(t.values()), [2, 4, 0, 0], [0.0], True)
     torch.library.opcheck(
         operator,
         arguments,
@@ -431,10 +431,10 @@ def test_numba_after_a_fork() -> None:
 
 ASSEMBLY = """
 import torch
-from legato.nn.kernels import potts_numba, potts_rows
+from legato.nn.potts import numba, rows
 cost, step = torch.randn(1, 3, 8, 9, requires_grad=True), torch.tensor(0.3)
-potts_numba.potts(cost, None, step, step, iterations=2).probabilities[0, 0].sum().backward()
-for function in (potts_rows._primal_row, potts_rows.advance, potts_rows.retreat):
+numba.potts(cost, None, step, step, iterations=2).probabilities[0, 0].sum().backward()
+for function in (rows._primal_row, rows.forward_steps, rows.reverse_steps):
     print(*(line for text in function.inspect_asm().values() for line in text.splitlines()
             if "div" in line), sep="\\n")
     print("---")
@@ -531,8 +531,8 @@ SECTIONED = {
 @pytest.mark.parametrize("case", SECTIONED.values(), ids=SECTIONED.keys())
 def test_triton_sections_change_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long solve is cut into sections; here they have two iterations."""
-    module = importlib.import_module("legato.nn.kernels.potts_triton")
-    monkeypatch.setattr(module, "SECTION", 2)
+    module = importlib.import_module("legato.nn.potts.triton.host")
+    monkeypatch.setattr(module, "SECTION_ITERATIONS", 2)
     module._sections.cache_clear()
     kernel = load("potts", "triton")
     values, gradients = values_and_gradients(case, kernel.solve, torch.float64, kernel.device)

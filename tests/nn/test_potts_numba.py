@@ -10,10 +10,10 @@ from torch import Tensor
 
 from legato.errors import LegatoError
 from legato.nn import Potts
-from legato.nn.kernels.potts_iterates import PottsIterates
-from legato.nn.kernels.potts_reference import potts as reference
+from legato.nn.potts.model import PottsIterates
+from legato.nn.potts.reference import potts as reference
 
-fused = pytest.importorskip("legato.nn.kernels.potts_numba").potts
+fused = pytest.importorskip("legato.nn.potts.numba").potts
 
 Solver = Callable[..., PottsIterates]
 
@@ -64,7 +64,7 @@ def test_cotangents_of_saturated_pixels_do_not_drift() -> None:
 
 
 def solve(cost: Tensor, kernel: str) -> Tensor:
-    return Potts(4, kernel=kernel)(cost).probabilities.square().sum()
+    return Potts(4, kernel=kernel)(cost).exp().square().sum()
 
 
 def require_right_or_refused(derivative: Callable[[str], Tensor]) -> None:
@@ -109,3 +109,23 @@ def test_functional_directional_derivative() -> None:
         return tangent
 
     require_right_or_refused(derivative)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("output", ["mirror", "dual", "probabilities", "mean"])
+def test_bad_cotangents_stay_bad(output: str, bad: float) -> None:
+    """A flush of small numbers must not turn NaN into zero: a broken loss would go unseen."""
+    cost, step = small_cost().requires_grad_(), torch.tensor(0.3, dtype=torch.float64)
+    value = getattr(fused(cost, None, step, step, iterations=4, average=True), output)
+    bar = torch.ones_like(value)
+    bar.view(-1)[7] = bad
+    (gradient,) = torch.autograd.grad(value, cost, bar)
+    assert not torch.isfinite(gradient).all()
+
+
+def test_bad_costs_stay_bad() -> None:
+    """The layer refuses them where it may look at values; compiled, it may not."""
+    cost, step = small_cost(), torch.tensor(0.3, dtype=torch.float64)
+    cost[0, 1, 2, 3] = torch.nan
+    for value in fused(cost, None, step, step, iterations=4)[:3]:
+        assert value.isnan().any()

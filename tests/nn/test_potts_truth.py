@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from legato.nn import Potts
-from legato.nn.kernels.neighbourhood import offsets
+from legato.nn.neighbourhood import offsets
 from makers import rand, randn
 from truth.test_against_others import HEIGHT, WIDTH, pixel, potts_programme
 
@@ -52,7 +52,7 @@ def test_two_labels_are_a_minimal_cut(neighbours: int) -> None:
     c = torch.randint(0, 1000, (INSTANCES, 2, HEIGHT, WIDTH), generator=generator)
     w = torch.randint(0, 600 // edges, (INSTANCES, edges, HEIGHT, WIDTH), generator=generator)
     layer = Potts(4000, neighbours=neighbours)
-    u = layer(c.double() / 1000, w.double().unsqueeze(1) / 1000).probabilities
+    u = layer.solve(c.double() / 1000, w.double().unsqueeze(1) / 1000).x
     coupled = 0
     for u_n, c_n, w_n in zip(u.numpy(), c.numpy(), w.numpy(), strict=True):
         found = energy(u_n.argmax(0), c_n, w_n, neighbours)
@@ -66,7 +66,7 @@ def test_three_labels_are_a_linear_programme(seed: int) -> None:
     """Some of these creep along a face for 10⁴ iterations, so it takes a few more."""
     c = randn(3, HEIGHT, WIDTH, seed=100 + seed)
     w = 0.6 * rand(2, HEIGHT, WIDTH, seed=200 + seed)
-    output = Potts(30_000)(c[None], w[None, None])
+    output = Potts(30_000).solve(c[None], w[None, None])
     optimum = potts_programme(c.numpy(), w.numpy())
     assert abs(float(output.energy) - optimum) <= 1e-6
     assert float(output.gap) <= 1e-6

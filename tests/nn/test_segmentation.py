@@ -21,12 +21,12 @@ from legato.nn import (
     SoftmaxLoss,
     UniformWeights,
 )
-from legato.nn.kernels.neighbourhood import offsets
+from legato.nn.neighbourhood import offsets
 from makers import randn
 
 
 def probabilities(layer: Potts, cost: Tensor, weights: Tensor | float) -> Tensor:
-    return layer(cost, weights).probabilities
+    return layer(cost, weights).exp()
 
 
 # --- the loss -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,9 @@ import legato as lg
 from error_words import raises
 from legato import errors
 from legato.nn import TotalVariation
-from legato.nn.kernels import choice, tv_choice
-from legato.nn.kernels.tv_iterates import Coupling
+from legato.nn.fused import choice
+from legato.nn.total_variation.layer import KERNELS, choose_kernel
+from legato.nn.total_variation.model import Coupling, TVFunction
 from legato.operators import Differences
 from makers import rand, randn
 
@@ -61,7 +63,7 @@ def programme(y: np.ndarray, w: np.ndarray, isotropic: bool, joint: bool) -> np.
 def test_against_an_interior_point_solver(isotropic: bool, channels: int, joint: bool) -> None:
     y, w = randn(1, channels, 8, 9), 0.1 + 0.5 * rand(1 if isotropic else 2, 8, 9)
     layer = TotalVariation(4000, isotropic=isotropic, joint_channels=joint)
-    output = layer(y, w[None, None])
+    output = layer.solve(y, w[None, None])
     right = programme(y[0].numpy(), w.numpy(), isotropic, joint)
     assert np.abs(output.x[0].numpy() - right).max() <= 1e-5
     assert float(output.gap) <= 1e-8
@@ -92,7 +94,7 @@ def exact_pieces(y: np.ndarray, weight: float) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(1, 30), (30, 1)], ids=str)
 def test_signals_against_the_exact_pieces(isotropic: bool, shape: tuple[int, int]) -> None:
     y = randn(30, seed=4) + torch.linspace(0, 3, 30).round()
-    u = TotalVariation(5000, isotropic=isotropic)(y.reshape(1, 1, *shape), 0.7).x
+    u = TotalVariation(5000, isotropic=isotropic)(y.reshape(1, 1, *shape), 0.7)
     right = torch.from_numpy(exact_pieces(y.numpy(), 0.7))
     torch.testing.assert_close(u.flatten(), right, rtol=0, atol=1e-7)
 
@@ -101,7 +103,7 @@ def test_against_scikit_image() -> None:
     restoration = pytest.importorskip("skimage.restoration", reason="scikit-image not installed")
     y = rand(24, 31)
     right = restoration.denoise_tv_chambolle(y.numpy(), weight=0.2, eps=0, max_num_iter=20000)
-    u = TotalVariation(5000)(y[None, None], 0.2).x
+    u = TotalVariation(5000)(y[None, None], 0.2)
     assert np.abs(u[0, 0].numpy() - right).max() <= 1e-3
 
 
@@ -109,7 +111,7 @@ def test_against_scikit_image() -> None:
 @pytest.mark.parametrize("spatial", [(6, 7), (3, 4, 5)], ids=str)
 def test_no_weight_changes_nothing(isotropic: bool, spatial: tuple[int, ...]) -> None:
     y = randn(2, 3, *spatial)
-    assert torch.equal(TotalVariation(20, isotropic=isotropic)(y, 0.0).x, y)
+    assert torch.equal(TotalVariation(20, isotropic=isotropic)(y, 0.0), y)
 
 
 @each_norm
@@ -117,13 +119,13 @@ def test_no_weight_changes_nothing(isotropic: bool, spatial: tuple[int, ...]) ->
 def test_a_huge_weight_leaves_the_mean(isotropic: bool, spatial: tuple[int, ...]) -> None:
     y = randn(2, 3, *spatial)
     axes = tuple(range(2, y.ndim))
-    u = TotalVariation(2000, isotropic=isotropic)(y, 1e4).x
+    u = TotalVariation(2000, isotropic=isotropic)(y, 1e4)
     torch.testing.assert_close(u, y.mean(axes, keepdim=True).expand_as(y), rtol=0, atol=1e-5)
 
 
 def test_a_constant_image_stays() -> None:
     y = torch.full((1, 1, 9, 8), 0.3)
-    output = TotalVariation(30)(y, 0.5)
+    output = TotalVariation(30).solve(y, 0.5)
     assert torch.equal(output.x, y)
     assert float(output.gap) == 0
 
@@ -133,7 +135,7 @@ def test_the_value_follows_from_the_dual(axes: int) -> None:
     """u = y − ∇ᵀp for the adjoint that ⟨∇u, p⟩ = ⟨u, ∇ᵀp⟩ defines."""
     spatial = (5, 6, 7)[:axes]
     y = randn(2, 2, *spatial)
-    output = TotalVariation(10)(y, 0.3)
+    output = TotalVariation(10).solve(y, 0.3)
     gradient = Differences(dims=tuple(range(-axes, 0)))
     torch.testing.assert_close(output.x, y - gradient.adjoint(output.y))
     x = randn(2, 2, *spatial, seed=5)
@@ -148,7 +150,7 @@ def test_the_gap_certifies(isotropic: bool, joint: bool) -> None:
     gaps, energies = [], []
     for iterations in (5, 20, 80, 320, 2000):
         layer = TotalVariation(iterations, isotropic=isotropic, joint_channels=joint)
-        output = layer(y, 0.4)
+        output = layer.solve(y, 0.4)
         gaps.append(float(output.gap))
         energies.append(float(output.energy))
         # A norm over both has both on one axis in the engine.
@@ -161,23 +163,28 @@ def test_the_gap_certifies(isotropic: bool, joint: bool) -> None:
 
 
 def test_float32_gap_is_not_rounding() -> None:
-    output = TotalVariation(3000)(randn(1, 1, 40, 40, dtype=torch.float32), 0.2)
+    output = TotalVariation(3000).solve(randn(1, 1, 40, 40, dtype=torch.float32), 0.2)
     assert 0 <= float(output.gap) <= 1e-3
     assert output.x.dtype == output.gap.dtype == torch.float32
 
 
 def test_a_batch_is_its_images() -> None:
     y, w = randn(8, 2, 9, 10), 0.1 + rand(8)
-    whole = TotalVariation(30)(y, w).x
+    whole = TotalVariation(30)(y, w)
     for i in range(8):
-        one = TotalVariation(30)(y[i : i + 1], float(w[i])).x
+        one = TotalVariation(30)(y[i : i + 1], float(w[i]))
         torch.testing.assert_close(whole[i : i + 1], one)
+
+
+def test_the_layer_returns_the_image_of_its_record() -> None:
+    y, layer = randn(2, 3, 6, 7), TotalVariation(10)
+    assert torch.equal(layer(y, 0.3), layer.solve(y, 0.3).x)
 
 
 def test_a_warm_start_is_closer() -> None:
     y = randn(1, 1, 20, 20)
-    first = TotalVariation(100)(y, 0.5)
-    again = TotalVariation(100)(y, 0.5, first.y)
+    first = TotalVariation(100).solve(y, 0.5)
+    again = TotalVariation(100).solve(y, 0.5, first.y)
     assert float(again.gap) < 0.5 * float(first.gap)
 
 
@@ -199,7 +206,7 @@ def test_gradients_against_differences(isotropic: bool, kernel: str, of: str) ->
 
     def loss(x: Tensor) -> Tensor:
         image, weight = (x, w) if of == "image" else (y, x)
-        return (layer(image, weight).x - target).square().sum()
+        return (layer(image, weight) - target).square().sum()
 
     point = {"image": y, "weight": w, "scalar": torch.tensor(0.2).double()}[of]
     direction = randn(*point.shape, seed=9) if point.ndim else torch.ones_like(point)
@@ -219,8 +226,8 @@ def test_strategies_agree_at_the_solution(isotropic: bool, gradient: lg.Gradient
 
     def gradients(strategy: lg.GradientStrategy) -> list[Tensor]:
         image, w = y.clone().requires_grad_(), torch.tensor(0.3).double().requires_grad_()
-        output = TotalVariation(4000, isotropic=isotropic, gradient=strategy)(image, w)
-        loss = (output.x - target).square().sum()
+        u = TotalVariation(4000, isotropic=isotropic, gradient=strategy)(image, w)
+        loss = (u - target).square().sum()
         return list(torch.autograd.grad(loss, [image, w]))
 
     with warnings.catch_warnings():
@@ -237,7 +244,7 @@ def test_truncation_and_checkpoints() -> None:
 
     def gradient(strategy: lg.GradientStrategy, kernel: str) -> tuple[Tensor, Tensor]:
         x = y.clone().requires_grad_()
-        u = TotalVariation(30, gradient=strategy, kernel=kernel)(x, 0.2).x
+        u = TotalVariation(30, gradient=strategy, kernel=kernel)(x, 0.2)
         return u.detach(), torch.autograd.grad(u.square().sum(), x)[0]
 
     value, whole = gradient(lg.Unroll(), "numba")
@@ -256,8 +263,8 @@ def test_forward_mode_strategy() -> None:
     w = torch.tensor(0.3).double().requires_grad_()
     y = randn(1, 1, 5, 6)
     layer = TotalVariation(25, gradient=lg.Forward([w]))
-    (got,) = torch.autograd.grad(layer(y, w).x.square().sum(), w)
-    (right,) = torch.autograd.grad(TotalVariation(25)(y, w).x.square().sum(), w)
+    (got,) = torch.autograd.grad(layer(y, w).square().sum(), w)
+    (right,) = torch.autograd.grad(TotalVariation(25)(y, w).square().sum(), w)
     torch.testing.assert_close(got, right)
 
 
@@ -270,12 +277,12 @@ def test_a_weight_learns() -> None:
     log_w = torch.tensor(-3.0, requires_grad=True)
     optimizer = torch.optim.Adam([log_w], lr=0.1)
     for _ in range(60):
-        loss = (layer(y, log_w.exp()).x - clean).square().mean()
+        loss = (layer(y, log_w.exp()) - clean).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     grid = torch.linspace(-3, 0, 61)
-    losses = [float((layer(y, float(g.exp())).x - clean).square().mean()) for g in grid]
+    losses = [float((layer(y, float(g.exp())) - clean).square().mean()) for g in grid]
     assert float(loss.detach()) <= 1.01 * min(losses)
 
 
@@ -323,8 +330,8 @@ def test_meta_tensors_hold_nothing() -> None:
 def test_autocast_does_not_reach_the_solver() -> None:
     image = IMAGE.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = TotalVariation(9, kernel="reference")(image, 0.1).x
-    torch.testing.assert_close(inside, TotalVariation(9, kernel="reference")(image, 0.1).x)
+        inside = TotalVariation(9, kernel="reference")(image, 0.1)
+    torch.testing.assert_close(inside, TotalVariation(9, kernel="reference")(image, 0.1))
 
 
 def test_weight_is_not_negative() -> None:
@@ -392,15 +399,15 @@ def test_options(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("dual", [IMAGE, 1.0], ids=["shape", "number"])
 def test_a_start_has_the_shape_of_the_dual(dual: Any) -> None:
     with raises(errors.InputError, r"\(2, 3, 2, 4, 5\)", "earlier output"):
-        TotalVariation(3)(IMAGE, 0.1, dual)
+        TotalVariation(3).solve(IMAGE, 0.1, dual)
 
 
 def test_a_start_is_sound() -> None:
-    dual = TotalVariation(3)(IMAGE, 0.1).y
+    dual = TotalVariation(3).solve(IMAGE, 0.1).y
     with raises(errors.InputError, "dual", "NaN"):
-        TotalVariation(3)(IMAGE, 0.1, dual * torch.nan)
+        TotalVariation(3).solve(IMAGE, 0.1, dual * torch.nan)
     with raises(errors.InputError, "dual and image", "torch.float32 and torch.float64"):
-        TotalVariation(3)(IMAGE, 0.1, dual.float())
+        TotalVariation(3).solve(IMAGE, 0.1, dual.float())
 
 
 # --- which kernel ---------------------------------------------------------------------------------
@@ -414,14 +421,14 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_gpu(override: str | None = None, channels: int = 1, joint: bool = False) -> str:
     """Which kernel an image on a GPU gets; no GPU is needed to ask."""
     image: Any = SimpleNamespace(device=torch.device("cuda"), shape=(1, channels, 4, 5))
-    return tv_choice.choose_kernel(image, Coupling(True, joint), override)[0]
+    return choose_kernel(image, Coupling(True, joint), override)[0]
 
 
 def test_a_gpu_takes_triton() -> None:
     pytest.importorskip("triton")
     assert on_gpu() == "triton"
     assert on_gpu(channels=99) == "triton"
-    assert on_gpu(channels=tv_choice.LAYER.most, joint=True) == "triton"
+    assert on_gpu(channels=KERNELS.triton_limit, joint=True) == "triton"
 
 
 @pytest.mark.usefixtures("nothing_said")
@@ -447,7 +454,7 @@ def test_more_channels_under_a_norm_than_triton_holds() -> None:
 def test_without_numba_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "available", lambda package: False)
     with pytest.warns(errors.LegatoWarning, match="Numba is not installed"):
-        assert TotalVariation(3)(IMAGE, 0.1).kernel == "reference"
+        assert TotalVariation(3).solve(IMAGE, 0.1).kernel == "reference"
 
 
 def test_a_kernel_belongs_to_its_device() -> None:
@@ -457,15 +464,15 @@ def test_a_kernel_belongs_to_its_device() -> None:
         TotalVariation(3, kernel="triton")(IMAGE, 0.1)
 
 
-def test_a_kernel_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
+def test_a_kernel_whose_package_is_missing() -> None:
+    def missing(name: str) -> TVFunction:
         raise ImportError("No module named 'numba'")
 
-    monkeypatch.setattr(choice.importlib, "import_module", missing)
+    registry = replace(KERNELS, load=missing, loaded={})
     with raises(errors.InputError, "numba kernel", "No module named 'numba'", "kernel=None"):
-        choice.load_kernel("tv", "numba")
+        registry.choose("cpu", 1, "numba")
 
 
 def test_it_says_what_it_is() -> None:
     assert "iterations=7, isotropic=True, joint_channels=False" in repr(TotalVariation(7))
-    assert TotalVariation(3)(IMAGE, 0.1).kernel == "numba"
+    assert TotalVariation(3).solve(IMAGE, 0.1).kernel == "numba"

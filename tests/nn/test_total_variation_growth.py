@@ -10,7 +10,7 @@ import torch
 import legato as lg
 from legato.errors import InexactGradientWarning
 from legato.nn import TotalVariation
-from legato.nn.kernels.tv_iterates import RESTART, momentum
+from legato.nn.total_variation.model import RESTART_AFTER, momentum
 
 
 def noisy(dtype: torch.dtype) -> torch.Tensor:
@@ -23,15 +23,19 @@ def noisy(dtype: torch.dtype) -> torch.Tensor:
 
 def gradient(layer: TotalVariation, dtype: torch.dtype) -> float:
     weight = torch.tensor(0.2, dtype=dtype, requires_grad=True)
-    layer(noisy(dtype), weight).x.pow(3).sum().backward()
+    layer(noisy(dtype), weight).pow(3).sum().backward()
     return float(weight.grad)
 
 
 def test_momentum_starts_anew():
-    whole = momentum(3 * RESTART)
-    assert whole[:RESTART] == whole[RESTART : 2 * RESTART] == whole[2 * RESTART :]
-    assert whole[RESTART] == 0.0
-    assert momentum(7, first=RESTART - 3) == whole[RESTART - 3 : RESTART + 4]
+    whole = momentum(3 * RESTART_AFTER)
+    assert (
+        whole[:RESTART_AFTER]
+        == whole[RESTART_AFTER : 2 * RESTART_AFTER]
+        == whole[2 * RESTART_AFTER :]
+    )
+    assert whole[RESTART_AFTER] == 0.0
+    assert momentum(7, first=RESTART_AFTER - 3) == whole[RESTART_AFTER - 3 : RESTART_AFTER + 4]
 
 
 @pytest.mark.parametrize("kernel", ["numba", "reference"])

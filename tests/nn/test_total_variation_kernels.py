@@ -32,8 +32,8 @@ from kernel_harness import (
 )
 from legato.errors import GradientError
 from legato.nn import TotalVariation
-from legato.nn.kernels.tv_iterates import Coupling, TVIterates
-from legato.nn.kernels.tv_reference import tv as reference
+from legato.nn.total_variation.model import Coupling, TVIterates
+from legato.nn.total_variation.reference import tv as reference
 
 pytestmark = conversions_allowed
 assert_close = partial(harness.assert_close, size=1e-3)
@@ -299,7 +299,7 @@ def test_the_tape_of_clipping_is_a_byte_a_pixel(kernel: Kernel) -> None:
     image = torch.zeros(2, 1, 4, 32, requires_grad=True, device=kernel.device)
     w = torch.tensor(0.1, device=kernel.device)
     value = kernel.solve(image, w, iterations=3, coupling=Coupling(False, False)).x
-    tape = value.grad_fn.saved_tensors[2]
+    tape = value.grad_fn.saved_tensors[4]
     assert tape.dtype == torch.uint8
     assert tape.nbytes == 3 * image.numel()
 
@@ -312,7 +312,7 @@ def test_opaque_to_the_compiler(kernel: Kernel) -> None:
     image = image.to(kernel.device)
 
     def loss(y: Tensor) -> Tensor:
-        return layer(y, 0.2).x.square().sum()
+        return layer(y, 0.2).square().sum()
 
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     for function in (loss, compiled):
@@ -333,7 +333,8 @@ def test_operator_passes_torchs_own_checks(kernel: Kernel) -> None:
     for isotropic, checkpoint in ((False, 0), (True, 2)):
         w = torch.full((1, 1, 1, 1, 1), 0.2, dtype=torch.float64, device=kernel.device)
         leaves = (image.to(kernel.device).requires_grad_(), w.requires_grad_())
-        arguments = (*leaves, None, None, 3, 0, isotropic, False, checkpoint, True)
+        absent = [w.new_empty(0), w.new_empty(0)]
+        arguments = ([*leaves, *absent], [3, 0, int(isotropic), 0, checkpoint], [], True)
         torch.library.opcheck(
             getattr(torch.ops.legato, f"tv_{kernel.name}").default,
             arguments,
@@ -349,7 +350,7 @@ def test_what_the_fused_kernel_cannot_do_is_said(kernel: Kernel, what: str) -> N
     layer = TotalVariation(2, kernel=kernel.name)
 
     def loss(y: Tensor) -> Tensor:
-        return layer(y, 0.2).x.square().sum()
+        return layer(y, 0.2).square().sum()
 
     def derivative() -> None:
         if what == "second derivatives":
@@ -372,7 +373,20 @@ def test_second_derivatives_by_the_reference() -> None:
     layer = TotalVariation(5, kernel="reference")
     y = image.clone().requires_grad_()
     w = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).x.square().sum(), (y, w))
+    assert torch.autograd.gradgradcheck(lambda y, w: layer(y, w).square().sum(), (y, w))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("isotropic", [False, True])
+def test_bad_cotangents_stay_bad(kernel: Kernel, isotropic: bool, bad: float) -> None:
+    case = Case(spatial=(3, 4), iterations=2, isotropic=isotropic)
+    tensors = {n: None if t is None else t.to(kernel.device) for n, t in case.tensors().items()}
+    image = tensors["image"]
+    assert image is not None
+    value = case.run(kernel.solve, tensors | {"image": image.requires_grad_()}).y
+    (gradient,) = torch.autograd.grad(value, image, torch.full_like(value, bad))
+    assert not torch.isfinite(gradient).all()
 
 
 @interpreter_needed

@@ -34,6 +34,6 @@ def test_the_range_of_magnitudes(dtype, low, high):
     t = torch.tensor([1.0, 0.0, -0.5], dtype=dtype)
     for size in (0.0, 2 * low, 1.0, high / 2):
         require_range(size * t, "t")
-    for size, word in ((low / 2, "small"), (2 * high, "large")):
-        with pytest.raises(InputError, match=f"t is too {word}.*Scale the data.*float64"):
+    for size in (low / 2, 2 * high):
+        with pytest.raises(InputError, match=r"largest entry of t .*Scale the data"):
             require_range(size * t, "t")

@@ -96,7 +96,7 @@ def _total_variation(problem: str, iterations: int, gradient: Any):  # type: ign
     def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
         layer = TotalVariation(iterations, isotropic=problem == "tv2d_isotropic", gradient=gradient)
         image = as_image(t["y"])
-        return lambda theta: layer(image, theta[0]).x
+        return lambda theta: layer(image, theta[0])
 
     return _with(problem, prepare)
 

@@ -12,8 +12,9 @@ from torch.autograd import forward_ad
 from legato._support.holding import Held, held_tensors
 from legato.errors import InputError
 
-RANGES = {torch.float32: (1e-9, 1e9), torch.float64: (1e-75, 1e75)}
-"""Where the largest entry of a layer's data must lie: products of four such numbers are numbers."""
+RANGE = {torch.float32: 1e9, torch.float64: 1e75}
+"""Data are at most this large and, unless zero, at least its inverse: products of four such numbers
+are numbers, as least squares and steps form them."""
 _SERIAL = 32768
 """Entries up to which torch works on one thread."""
 
@@ -103,17 +104,20 @@ def require_finite(tensor: Tensor, name: str) -> None:
         )
 
 
-def require_range(tensor: Tensor, name: str) -> None:
-    """Refuse NaN, infinity, and data whose largest entry lies outside of RANGES; zero is fine."""
+def require_range(tensor: Tensor, name: str, *, lower: bool = True) -> None:
+    """Refuse NaN, infinity, and data whose largest entry lies outside of RANGE; zero is fine.
+
+    Without ``lower`` anything small is, too: a weight that is small against the data.
+    """
     require_finite(tensor, name)
-    if not cheap_to_read(tensor) or tensor.dtype not in RANGES:
+    if not cheap_to_read(tensor) or tensor.dtype not in RANGE:
         return
-    largest, (low, high) = largest_entry(tensor), RANGES[tensor.dtype]
-    if largest > 0 and not low <= largest <= high:
+    largest, limit = largest_entry(tensor), RANGE[tensor.dtype]
+    if largest > limit or (lower and 0 < largest < 1 / limit):
         raise InputError(
-            f"{name} is too {'small' if largest < low else 'large'} for {tensor.dtype}: its "
-            f"largest entry is {largest:.1e}, outside of {low:.0e} … {high:.0e}, where squares and "
-            "steps can be computed. Scale the data to the size of 1 or use float64."
+            f"The largest entry of {name} is {largest:.3g} in absolute value; in {tensor.dtype} "
+            f"the solver is right between {1 / limit:g} and {limit:g}. Scale the data to the size "
+            "of 1" + (", or use float64." if tensor.dtype == torch.float32 else ".")
         )
 
 
@@ -135,21 +139,23 @@ def require_iterations(iterations: int, layer: str) -> None:
         raise InputError(f"{layer} needs a positive number of iterations, not {iterations!r}.")
 
 
-def require_image(image: Tensor, *, volumes: bool = True) -> None:
+def require_image(
+    image: Tensor, *, volumes: bool = True, name: str = "image", axis: str = "C"
+) -> None:
     """Refuse what is not a finite, non-empty batch of images (or volumes) in full precision."""
-    shapes = "(B, C, H, W) or (B, C, D, H, W)" if volumes else "(B, C, H, W)"
+    shapes = f"(B, {axis}, H, W) or (B, {axis}, D, H, W)" if volumes else f"(B, {axis}, H, W)"
     if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if volumes else (4,)):
-        raise InputError(f"image must have shape {shapes}, not {describe(image)}.")
+        raise InputError(f"{name} must have shape {shapes}, not {describe(image)}.")
     if image.dtype not in (torch.float32, torch.float64):
         raise InputError(
-            f"image is {image.dtype}; the solver computes in float32 or float64. Call .float() on "
+            f"{name} is {image.dtype}; the solver computes in float32 or float64. Call .float() on "
             "it (and divide integers by their range, e.g. 255)."
         )
     if image.is_meta:
-        raise InputError("image is on the meta device: it has a shape, but nothing to denoise.")
+        raise InputError(f"{name} is on the meta device: it has a shape, but nothing to solve for.")
     if image.numel() == 0:
-        raise InputError(f"image of shape {tuple(image.shape)} is empty: nothing to denoise.")
-    require_finite(image, "image")
+        raise InputError(f"{name} of shape {tuple(image.shape)} is empty: nothing to solve for.")
+    require_finite(image, name)
 
 
 def describe(value: Any) -> str:

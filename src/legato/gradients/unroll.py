@@ -54,6 +54,10 @@ class Unroll(GradientStrategy):
         if self.tol is not None and self.checkpoint is not None:
             raise InputError("Unroll: tol and checkpoint cannot be combined.")
 
+    def attached(self, iterations: int) -> int:
+        """How many of the iterations, the last ones, are differentiated."""
+        return iterations if self.last is None else min(self.last, iterations)
+
     def interval(self, iterations: int) -> int | None:
         """Iterations between two checkpoints: as given, or ⌈√iterations⌉; None without them."""
         if isinstance(self.checkpoint, str):
@@ -82,7 +86,7 @@ class Unroll(GradientStrategy):
         """Where the attached iterations start, how many they are, and the run if one was needed."""
         stop, detached = task.stop, task.detached()
         if stop.tol is None and task.trace is None:
-            attached = stop.iterations if self.last is None else min(self.last, stop.iterations)
+            attached = self.attached(stop.iterations)
             if attached == stop.iterations:
                 return task.state, attached, None
             skipped = replace(detached, stop=replace(stop, iterations=stop.iterations - attached))

@@ -24,6 +24,7 @@ from legato._support.checks import (
 )
 from legato._support.files import replacing
 from legato._support.precision import full_precision
+from legato._support.tree import inner
 from legato.algorithms import PrimalDual
 from legato.errors import CheckpointError, InputError
 from legato.functions import Box, SquaredDistance
@@ -45,12 +46,12 @@ class AnalysisDenoiserOutput(LayerOutput):
 
     @cached_property
     def gap(self) -> Tensor:
-        """The primal–dual gap, summed over the batch, as a sum of terms that are ≥ 0."""
+        """The primal–dual gap of each image (B,), as a sum of terms that are ≥ 0."""
         with torch.no_grad():
             answers = self.problem.operator(self.x)
             rest = self.x - self.image + self.problem.operator.adjoint(self.y)
-            slack = self.problem.penalty(answers) - (answers * self.y).sum()
-            return slack + 0.5 * rest.square().sum()
+            slack = self.problem.penalty.values(answers, 1) - inner(answers, self.y, 1)
+            return slack + 0.5 * inner(rest, rest, 1)
 
 
 class _KnownNorm(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import (
-    RANGES,
+    RANGE,
     cheap_to_read,
     require_range,
     require_sound_data,
@@ -102,11 +102,11 @@ class _ConstrainedLeastSquares(SolverLayer):
         shape = f.start()
         assert isinstance(shape, Tensor)
         norm = float(torch.as_tensor(f.operator.norm(shape)).amax())
-        low, high = RANGES[f.b.dtype]
-        if norm > 0 and not low <= norm <= high:
+        limit = RANGE[f.b.dtype]
+        if norm > 0 and not 1 / limit <= norm <= limit:
             raise InputError(
-                f"The operator's norm {norm:.1e} is outside of {low:.0e} … {high:.0e}, where "
-                f"steps can be computed in {f.b.dtype}. Scale the data to the size of 1 or use "
+                f"The operator's norm {norm:.1e} is outside of {1 / limit:.0e} … {limit:.0e}, where"
+                f" steps can be computed in {f.b.dtype}. Scale the data to the size of 1 or use "
                 "float64."
             )
         size = (float(f.b.abs().amax()) or 1.0) / (norm or 1.0)

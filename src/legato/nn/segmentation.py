@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from legato.errors import InputError
 from legato.gradients import GradientStrategy
-from legato.nn.kernels.neighbourhood import offsets
+from legato.nn.neighbourhood import offsets
 from legato.nn.potts import Potts
 from legato.operators import Differences
 
@@ -290,11 +290,7 @@ class GlobalLayer(nn.Module):
         weights = self.weights(image, features)
         if inside is not None:
             weights = weights * self._crossings(inside)
-        output = self.potts(self.scale(_full_precision(logits)), weights)
-        if self.potts.average:
-            mean = output.probabilities
-            return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
-        return output.log_probabilities
+        return self.potts(self.scale(_full_precision(logits)), weights)
 
     def _crossings(self, inside: Tensor) -> Tensor:
         """Whether each difference stays within the image: (B, 1, E, H, W)."""

@@ -27,7 +27,7 @@ def done(tmp_path_factory):
     out = tmp_path_factory.mktemp("table")
     lines = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("legato.nn.kernels.choice.Layer.best", lambda *_: "reference")
+        patch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
         for part in settings().parts:
             run_part(part, settings(), drawn_sets(3, 1), out, CPU, lines.append)
     return out, lines

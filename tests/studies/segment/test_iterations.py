@@ -13,7 +13,7 @@ SETTINGS = IterationSettings(counts=(2, 12), images=2, steps=6, lr=3e-3)
 def results(study):
     lines = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("legato.nn.kernels.choice.Layer.best", lambda *_: "reference")
+        patch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
         return run_iterations(SETTINGS, study.data, "cpu", lines.append), lines
 
 
@@ -36,7 +36,7 @@ def test_every_point_has_its_time(results):
 
 
 def test_the_same_seed_gives_the_same_points(results, study, monkeypatch):
-    monkeypatch.setattr("legato.nn.kernels.choice.Layer.best", lambda *_: "reference")
+    monkeypatch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
     again = run_iterations(
         IterationSettings(counts=(2,), images=2, steps=6, lr=3e-3, averages=(False,)),
         study.data,

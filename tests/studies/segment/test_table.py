@@ -36,7 +36,7 @@ def done(study, parts, tmp_path_factory):
     """A table of two seeds, with the lines it reported."""
     folder, lines = tmp_path_factory.mktemp("table"), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("legato.nn.kernels.choice.Layer.best", lambda *_: "reference")
+        patch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
         for seed in SETTINGS.seeds:
             run_seed(seed, SETTINGS, study.data, parts, folder, "cpu", None, lines.append)
     return folder, lines
@@ -72,7 +72,7 @@ def test_what_is_done_is_not_done_again(done, study, parts, monkeypatch):
 
 
 def test_the_same_seed_gives_the_same_row(done, study, parts, tmp_path, monkeypatch):
-    monkeypatch.setattr("legato.nn.kernels.choice.Layer.best", lambda *_: "reference")
+    monkeypatch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
     settings = replace(SETTINGS, variants=("control",))
     run_seed(1, settings, study.data, parts, tmp_path, "cpu")
     rows = [

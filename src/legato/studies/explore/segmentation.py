@@ -53,11 +53,11 @@ def segment_picture(image: Tensor, controls: SegmentationControls) -> Segmentati
         done = 0
         for place in places:
             # The state carries on exactly where it stopped: the curve is that of one solve.
-            output = Potts(place - done)(cost, weights, state)
+            output = Potts(place - done).solve(cost, weights, state)
             state, done = output.state, place
             energy.append(float(output.energy) / image[0].numel())
             gap.append(float(output.gap) / image[0].numel())
-        cheapest, found = cost.argmin(1), output.probabilities.argmax(1)
+        cheapest, found = cost.argmin(1), output.x.argmax(1)
         return Segmentation(
             cost_only=cheapest[0],
             potts=found[0],

@@ -1,0 +1,1 @@
+"""What fused layers share: an operator for torch, the choice of a kernel, rows, replay."""

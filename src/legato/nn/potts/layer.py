@@ -1,0 +1,387 @@
+"""The Potts model as a layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from legato._support.checks import (
+    RANGE,
+    as_number,
+    cheap_to_read,
+    require_finite,
+    require_image,
+    require_iterations,
+    require_like,
+    require_nonnegative,
+    require_range,
+)
+from legato._support.compiling import constant_when_compiled
+from legato._support.precision import full_precision
+from legato.errors import GradientError, InputError, StepError
+from legato.gradients import GradientStrategy, Unroll
+from legato.nn.fused.choice import KernelRegistry, require_known
+from legato.nn.fused.unrolling import require_strategy, schedule
+from legato.nn.neighbourhood import Offset, offsets
+from legato.nn.potts.model import (
+    PottsFunction,
+    PottsIterates,
+    PottsSettings,
+    canonical_weights,
+    dual_shape,
+    model,
+)
+from legato.problems import Saddle
+
+LONG_SOLVE = 200
+"""Iterations beyond which a learned balance with entropy is left to the reference kernel."""
+
+
+class PottsState(NamedTuple):
+    """Mirror variables to start another solve from: a (B, L, *spatial), b (B, L, E, *spatial).
+
+    u = softmax(a) over the labels and p = tanh(b).
+    """
+
+    mirror: Tensor
+    dual: Tensor
+
+
+@dataclass
+class PottsOutput:
+    """What :meth:`Potts.solve` returns; everything is attached to the graph but the gap.
+
+    ``x`` is u, the last or the averaged iterate; ``state`` starts another solve; ``kernel`` names
+    the implementation that ran. The other fields are the data of the ``problem`` that was solved.
+    What not everybody needs is computed when it is asked for.
+    """
+
+    x: Tensor
+    state: PottsState
+    kernel: str
+    cost: Tensor
+    weights: Tensor
+    directions: tuple[Offset, ...]
+    epsilon: float
+    averaged: int | None = None  # over how many iterates, if at all
+
+    # Not cached: torch.compile does not see through cached properties.
+    @property
+    def log_probabilities(self) -> Tensor:
+        """log x, always finite: from the mirror variable where x itself has rounded to 0."""
+        last = torch.log_softmax(self.state.mirror, 1)
+        return last if self.averaged is None else _log_of_mean(self.x, last, self.averaged)
+
+    @property
+    def y(self) -> Tensor:
+        """p = tanh b, the dual variable, in [−1, 1]."""
+        return torch.tanh(self.state.dual)
+
+    @cached_property
+    def problem(self) -> Saddle:
+        """The saddle-point problem that was solved."""
+        return model(self.cost, self.weights, self.directions, self.epsilon)
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """The primal–dual gap of each image (B,): by at most this its energy is too large."""
+        with torch.no_grad():
+            return self.problem.gap(self.x, self.y)
+
+    @cached_property
+    def energy(self) -> Tensor:
+        """⟨c, u⟩ + ‖W∇u‖₁ (+ ε Σ u log u) of each image (B,)."""
+        return self.problem.objective(self.x)
+
+
+def _log_of_mean(mean: Tensor, last: Tensor, count: int) -> Tensor:
+    """log((u¹ + … + uᴺ)/N) as a logsumexp of two: the last iterate, whose logarithm is known, and
+    the others, whose sum may have rounded to 0."""
+    last = last - math.log(count)
+    others = mean - last.exp()
+    # Below this the kernels have flushed iterates to 0, and their logarithms are not known.
+    known = others > 1e8 * torch.finfo(mean.dtype).tiny
+    logarithm = torch.where(known, others, 1).log().where(known, -math.inf)
+    return torch.logaddexp(logarithm, last)
+
+
+class Potts(nn.Module):
+    r"""Multi-label segmentation with a length penalty, after any network.
+
+    .. math:: \min_{u ∈ Δ}\; ⟨c, u⟩ + ‖W∇u‖₁ \;(+\, ε \textstyle\sum u \log u)
+
+    It is a log-softmax that knows its neighbours: :class:`torch.nn.NLLLoss` follows it, and weights
+    of zero give log_softmax(−Nτc) for ε = 0 and the last iterate. The steps are τ = r/‖K‖ and
+    σ = 1/(r‖K‖); ‖K‖ comes from the largest weight of the batch, and its own dependence on the
+    weights is not differentiated: the gradient is that of the iteration with these steps held
+    fixed. Give ``tau`` and ``sigma`` where a result must not depend on the other images of a batch.
+
+    Args:
+        iterations (int): N, of the Bregman primal–dual method. Default: 100.
+        balance (float): r > 0, of primal to dual steps. Default: 1.
+        learn_balance (bool): makes r a parameter. Default: False.
+        tau (float, optional): fixed primal step; with ``sigma``, instead of ``balance``.
+        sigma (float, optional): fixed dual step.
+        neighbours (int): 4 couples along the axes, 8 along the diagonals of the plane as well.
+            Default: 4.
+        average (bool): takes the mean of all iterates instead of the last. Default: False.
+        epsilon (float): ε ≥ 0, of the entropy. Default: 0.
+        gradient (GradientStrategy, optional): ``Unroll()`` (``last``, ``checkpoint``) or, with
+            ε > 0, any of the fixed-point family. Default: ``Unroll()``.
+        kernel (str, optional): overrides the choice among "triton", "numba" and "reference".
+
+    Shape:
+        - cost: (B, L, H, W) or (B, L, D, H, W), float32 or float64 (under autocast too), with its
+          largest entry between 1e-15 and 1e15 (float64: 1e-140 and 1e140), or zero.
+        - weights: a scalar, or a tensor whose axes are those of (B, L, E, *spatial), for E
+          directions, or one; at most as large. Default: 1.
+        - output: like the cost.
+
+    Reference: Section 7 of Ochs et al. (2016).
+
+    >>> cost, labels = torch.randn(2, 3, 8, 9), torch.zeros(2, 8, 9, dtype=torch.long)
+    >>> log_probabilities = lg.nn.Potts(iterations=20)(cost, 0.5)
+    >>> loss = torch.nn.functional.nll_loss(log_probabilities, labels)
+    """
+
+    log_balance: Tensor
+
+    def __init__(
+        self,
+        iterations: int = 100,
+        *,
+        balance: float = 1.0,
+        learn_balance: bool = False,
+        tau: float | None = None,
+        sigma: float | None = None,
+        neighbours: int = 4,
+        average: bool = False,
+        epsilon: float = 0.0,
+        gradient: GradientStrategy | None = None,
+        kernel: str | None = None,
+    ) -> None:
+        super().__init__()
+        require_iterations(iterations, "Potts")
+        if (tau is None) != (sigma is None):
+            raise StepError("Give both tau and sigma, or neither.")
+        for name, value in (("balance", balance), ("tau", tau), ("sigma", sigma)):
+            if value is not None and not 0 < value < math.inf:
+                raise StepError(f"{name} must be positive and finite, not {value!r}.")
+        if not 0 <= epsilon < math.inf:
+            raise InputError(f"epsilon must be non-negative, not {epsilon!r}.")
+        if neighbours not in (4, 8):
+            raise InputError(f"neighbours must be 4 or 8, not {neighbours!r}.")
+        if learn_balance and tau is not None:
+            raise StepError("tau and sigma leave no balance to learn: give one or the other.")
+        require_known(kernel)
+        self.iterations = iterations
+        self.tau, self.sigma = tau, sigma
+        self.neighbours = neighbours
+        self.average = average
+        self.epsilon = float(epsilon)
+        self.gradient = Unroll() if gradient is None else gradient
+        self.kernel = kernel
+        log_balance = torch.tensor(math.log(balance))
+        if learn_balance:
+            self.log_balance = nn.Parameter(log_balance)
+        else:
+            self.register_buffer("log_balance", log_balance)
+        self._require_applicable()
+
+    def _require_applicable(self) -> None:
+        require_strategy(self.gradient, "Potts")
+        if isinstance(self.gradient, Unroll):
+            return
+        if self.epsilon == 0:
+            raise GradientError(
+                f"{type(self.gradient).__name__} needs a unique solution: give Potts an epsilon > "
+                "0, e.g. 0.05, or use Unroll()."
+            )
+        if self.average:
+            raise GradientError(
+                "The averaged iterate is no fixed point: use average=False with "
+                f"{type(self.gradient).__name__}, or Unroll()."
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"iterations={self.iterations}, neighbours={self.neighbours}, average={self.average}, "
+            f"epsilon={self.epsilon:g}, gradient={self.gradient!r}"
+        )
+
+    def forward(self, cost: Tensor, weights: Tensor | float | None = None) -> Tensor:
+        """log u, whose exponentials sum to one over the labels."""
+        output = self.solve(cost, weights)
+        with full_precision():
+            return output.log_probabilities
+
+    def solve(
+        self, cost: Tensor, weights: Tensor | float | None = None, state: PottsState | None = None
+    ) -> PottsOutput:
+        """The full record of a solve, from zero or from the ``state`` of an earlier one.
+
+        Returns:
+            PottsOutput: x (u), y (p), log_probabilities, state, gap, energy, problem, kernel.
+        """
+        with full_precision():
+            _require_cost(cost, self.neighbours)
+            directions = offsets(cost.ndim - 2, self.neighbours)
+            w = _require_weights(weights, cost, len(directions))
+            state = _require_state(state, cost, len(directions))
+            steps = self._steps(w, len(directions), cost)
+            start = (None, None) if state is None else (state.mirror, state.dual)
+            name, done = self._iterate(cost, w, *steps, *start)
+        return PottsOutput(
+            x=done.probabilities if done.mean is None else done.mean,
+            state=PottsState(done.mirror, done.dual),
+            kernel=name,
+            cost=cost,
+            weights=w,
+            directions=directions,
+            epsilon=self.epsilon,
+            averaged=None if done.mean is None else self.iterations,
+        )
+
+    def _steps(self, w: Tensor, directions: int, cost: Tensor) -> tuple[Tensor, Tensor]:
+        largest = torch.linalg.vector_norm(w.detach(), math.inf)
+        # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
+        norm = 2 * math.sqrt(directions) * nn.functional.threshold(largest, 1 / RANGE[w.dtype], 1.0)
+        if self.tau is not None and self.sigma is not None:
+            tau, sigma = cost.new_full((), self.tau), cost.new_full((), self.sigma)
+            _require_stable(tau, sigma, norm)
+            return tau, sigma
+        r = self.log_balance.exp().to(cost)
+        return r / norm, (r * norm).reciprocal()
+
+    def _iterate(
+        self,
+        cost: Tensor,
+        w: Tensor,
+        tau: Tensor,
+        sigma: Tensor,
+        mirror: Tensor | None,
+        dual: Tensor | None,
+    ) -> tuple[str, PottsIterates]:
+        if not isinstance(self.gradient, Unroll):
+            from legato.nn.potts.reference import iterate
+
+            settings = PottsSettings(self.iterations, self.neighbours, epsilon=self.epsilon)
+            tensors = (cost, w, tau, sigma, mirror, dual)
+            return "reference", iterate(tensors, settings, self.gradient)
+        # ∂τ with entropy is ill-conditioned over long solves: fused kernels lose up to ten times
+        # more of it than the engine does, 1e-4 at 500 iterations.
+        long = self.iterations > LONG_SOLVE and self.epsilon > 0 and tau.requires_grad
+        name, kernel = choose_kernel(cost, self.kernel or ("reference" if long else None))
+        same = {"epsilon": self.epsilon, "neighbours": self.neighbours}
+        skipped, attached, checkpoint = schedule(self.gradient, self.iterations)
+        if skipped:
+            if self.average:
+                raise GradientError("Unroll(last=K) and average=True cannot be combined.")
+            with torch.no_grad():
+                start = {"mirror": mirror, "dual": dual}
+                early = kernel(cost, w, tau, sigma, iterations=skipped, **start, **same)
+            mirror, dual = early.mirror, early.dual
+        return name, kernel(
+            cost, w, tau, sigma, mirror=mirror, dual=dual, iterations=attached,
+            average=self.average, checkpoint=checkpoint, **same,
+        )  # fmt: skip
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+def _load(name: str) -> PottsFunction:
+    if name == "triton":
+        from legato.nn.potts.triton.host import potts
+    elif name == "numba":
+        from legato.nn.potts.numba import potts
+    else:
+        from legato.nn.potts.reference import potts
+    return potts
+
+
+KERNELS = KernelRegistry(
+    title="the Potts layer",
+    data="cost",
+    triton_limit=64,
+    triton_limit_of="labels",
+    load=_load,
+)
+
+
+def choose_kernel(cost: Tensor, override: str | None = None) -> tuple[str, PottsFunction]:
+    """The name and function of the kernel for this cost."""
+    name = _choose(cost.device.type, int(cost.shape[1]), override)
+    return name, KERNELS.loaded[name]
+
+
+# torch.compile evaluates this once and takes the name for a constant, which it is.
+@constant_when_compiled
+def _choose(device: str, labels: int, override: str | None) -> str:
+    return KERNELS.choose(device, labels, override)
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def _require_cost(cost: Tensor, neighbours: int) -> None:
+    if isinstance(cost, Tensor) and cost.ndim in (4, 5) and cost.shape[1] < 2:
+        raise InputError(
+            f"cost has {cost.shape[1]} label(s) on axis 1; a segmentation needs at least 2. For a "
+            "binary problem use the costs (0, c)."
+        )
+    require_image(cost, name="cost", axis="L")
+    if neighbours == 8 and cost.ndim == 5:
+        raise InputError("8 neighbours exist in the plane only; use neighbours=4 for volumes.")
+    require_range(cost, "cost")
+
+
+def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: int) -> Tensor:
+    if isinstance(weights, (int, float)):
+        weights = cost.new_tensor(float(weights))
+    if weights is not None:
+        if not isinstance(weights, Tensor):
+            raise InputError(f"weights must be a number or a tensor, not {type(weights).__name__}.")
+        require_like(weights, cost, "weights", "cost")
+    w = canonical_weights(weights, cost, directions)
+    require_finite(w, "weights")
+    if cheap_to_read(w):
+        require_nonnegative(w, "weights")
+    require_range(w, "weights", lower=False)
+    return w
+
+
+def _require_state(state: PottsState | None, cost: Tensor, directions: int) -> PottsState | None:
+    if state is None:
+        return None
+    parts = tuple(state) if isinstance(state, tuple) else ()
+    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
+        raise InputError("state must be a PottsState, such as the state of an earlier output.")
+    expected = (tuple(cost.shape), dual_shape(cost, directions))
+    for name, tensor, shape in zip(("mirror", "dual"), parts, expected, strict=True):
+        found = (tuple(tensor.shape), tensor.dtype, tensor.device)
+        if found != (shape, cost.dtype, cost.device):
+            raise InputError(
+                f"The state's {name} variable has shape {found[0]}, {found[1]} on {found[2]}, but "
+                f"this cost needs {shape}, {cost.dtype} on {cost.device}."
+            )
+        require_finite(tensor, f"The state's {name} variable")
+    return PottsState(*parts)
+
+
+def _require_stable(tau: Tensor, sigma: Tensor, norm: Tensor) -> None:
+    """τσ‖K‖² ≤ 1, checked on the device itself where reading would make it wait."""
+    product = tau * sigma * norm * norm
+    if tau.is_cuda:
+        torch._assert_async(product <= 1 + 1e-5, "Potts: tau·sigma·‖K‖² exceeds 1")
+    elif cheap_to_read(product) and as_number(product) > 1 + 1e-5:
+        raise StepError(
+            f"tau·sigma·‖K‖² = {as_number(product):g} exceeds 1 (‖K‖ ≤ {as_number(norm):g} for "
+            "these weights): the iteration need not converge. Take smaller steps, or leave both "
+            "None."
+        )

@@ -1,0 +1,1 @@
+"""The Potts kernels for CUDA, in Triton."""

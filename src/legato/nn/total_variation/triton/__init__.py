@@ -1,0 +1,1 @@
+"""The kernels of total variation for CUDA, in Triton."""
