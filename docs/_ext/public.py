@@ -25,10 +25,10 @@ import legato
 OPEN = {
     "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
     "HeavyBall", "History", "InnerSolver", "LinearSolver", "Operator", "Saddle", "Composite",
-    "Potts", "PottsOutput", "TotalVariation", "TotalVariationOutput", "AnalysisDenoiserOutput",
-    "DescentOptimizer",
-    "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
-    "SparseCodingOutput", "OuterPath", "Task",
+    "Potts", "PottsOutput", "TotalVariation", "TotalVariationOutput", "AnalysisDenoiser",
+    "AnalysisDenoiserOutput", "DescentOptimizer", "FixedPointGradient", "Linearisation",
+    "LeastSquaresOutput", "MatrixGame", "MatrixGameOutput", "SparseCoding", "SparseCodingOutput",
+    "NonNegativeLeastSquares", "SimplexLeastSquares", "OuterPath", "Task", "GlobalLayer",
 }  # fmt: skip
 
 

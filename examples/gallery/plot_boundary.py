@@ -20,9 +20,8 @@ exact = torch.where(inside, theta / (1 + theta**2), 0.0).detach()
 slope = torch.where(inside, (1 - theta**2) / (1 + theta**2) ** 2, 0.0).detach()
 
 # %%
-# Projected steps reach the boundary. Entropic steps multiply x by a factor, so they only come close,
-# until x underflows to zero. The solver stores 1 + log x instead, which stays finite, and with it
-# the derivative.
+# Projected steps reach the boundary. Entropic steps multiply x by a factor, so they only come
+# close, until x underflows to zero. The solver stores 1 + log x, which stays finite.
 algorithms = {
     "projected": lg.ForwardBackward(step_size=0.5),
     "entropic": lg.ForwardBackward(step_size=0.5, geometry=lg.Entropy()),
@@ -47,9 +46,8 @@ for name, algorithm in algorithms.items():
     axes[0].semilogy(theta.detach(), x.detach().clamp(min=1e-300), label=f"{name}")
 
 # %%
-# At θ = 0 there is a kink: the slopes from the left and from the right are 0 and 1, and no method is
-# right or wrong. Close to it the entropic iteration is slow, for nothing pulls x to the boundary;
-# everywhere else all agree.
+# At θ = 0 there is a kink: the slopes from both sides are 0 and 1, and no method is right or wrong.
+# Near it the entropic iteration is slow, for nothing pulls x to 0; everywhere else all agree.
 axes[0].set(title="x after 2000 steps", xlabel="θ", ylim=(1e-300, 10))
 axes[1].set(title="dx/dθ", xlabel="θ")
 axes[2].set(title="error of dx/dθ", xlabel="θ")

@@ -58,6 +58,14 @@ def test_a_singular_but_solvable_system():
     torch.testing.assert_close(found.solution, torch.tensor([0, 2, 4 / 3]).double())
 
 
+def test_a_residual_of_zero_ends_the_search():
+    """The certificate counts the rounding of w, here above the tolerance; r itself is 0."""
+    found = lg.GMRES(1e-14).solve(lambda w: (1 - 2**-10) * w, torch.ones(1).double())
+    assert found.solution.item() == 2**10
+    assert not found.converged
+    assert found.residual < 1e-12
+
+
 def test_a_system_without_solution_says_so():
     P = torch.diag(torch.tensor([1.0, 0.5, 0.25]).double())
     found = lg.GMRES(1e-12).solve(lambda w: P @ w, torch.ones(3).double())

@@ -309,8 +309,11 @@ class SoftmaxLoss(nn.NLLLoss):
     .. math:: \log \sum_k e^{u_i^k} − u_i^{g_i}
 
     Bounded: with 3 labels it lies in [0.551445, 1.551445], so that a certain mistake teaches hardly
-    anything; ``nn.NLLLoss``, whose arguments it shares, is the healthier choice.
+    anything; ``nn.NLLLoss`` is the healthier choice.
     Reference: Section 8.2 of Ochs et al. (2016).
+
+    Args:
+        weight, reduction, ignore_index, size_average, reduce: those of :class:`torch.nn.NLLLoss`.
 
     >>> certain = torch.tensor([[0.0, -99.0, -99.0]])
     >>> [round(SoftmaxLoss()(certain, torch.tensor([label])).item(), 6) for label in (0, 1)]

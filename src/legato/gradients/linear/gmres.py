@@ -56,7 +56,9 @@ class GMRES(LinearSolver):
             w, used, radius = w + update, used + count, max(radius, ritz)
             previous = residual
             r, residual = residual_of(product, w, xi)
-            if not residual < 0.999 * previous:  # a whole cycle without progress
+            # A cycle without progress; or nothing is left to correct (the certified residual is at
+            # least the rounding of w, which may exceed the tolerance).
+            if not residual < 0.999 * previous or not bool(r.any()):
                 break
         return LinearResult.judged(w, residual, used, tol, radius)
 
