@@ -25,10 +25,9 @@ import legato
 OPEN = {
     "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
     "HeavyBall", "History", "InnerSolver", "LinearSolver", "Operator", "Saddle", "Composite",
-    "Potts", "PottsOutput", "TotalVariation", "TotalVariationOutput", "AnalysisDenoiser",
-    "AnalysisDenoiserOutput", "DescentOptimizer", "FixedPointGradient", "Linearisation",
-    "LeastSquaresOutput", "MatrixGame", "MatrixGameOutput", "SparseCoding", "SparseCodingOutput",
-    "NonNegativeLeastSquares", "SimplexLeastSquares", "OuterPath", "Task", "GlobalLayer",
+    "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
+    "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
+    "SparseCodingOutput", "OuterPath", "Task",
 }  # fmt: skip
 
 
@@ -44,6 +43,8 @@ def entry(module: str, name: str) -> list[str]:
         lines = [f".. autoclass:: {name}"]
         if name in OPEN:
             lines += ["   :members:"]
+        elif hasattr(thing, "forward") and hasattr(thing, "solve"):  # a layer and its full record
+            lines += ["   :members: solve"]
     elif callable(thing):
         lines = [f".. autofunction:: {name}"]
     else:

@@ -7,8 +7,7 @@ layer solves the Potts problem with costs c = −score: a label that the network
 
 .. math:: \min_{u ∈ Δ}\; ⟨c, u⟩ + ‖W∇u‖₁
 
-It returns log-probabilities, as a log-softmax does, and passes the gradient on, so that scores and
-edge weights are learned together.
+It returns log-probabilities, and passes the gradient on: scores and edge weights learn together.
 """
 
 import matplotlib.pyplot as plt
