@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from legato.nn.total_variation.model import Coupling, momentum, step_size
+from legato.nn.total_variation.model import Coupling, momentum, step_size, tv_function
 
 __all__ = [
     "momentum",

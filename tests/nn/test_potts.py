@@ -63,7 +63,7 @@ def test_shapes(kernel: str, spatial: tuple[int, ...], neighbours: int, directio
     assert output.y.shape == (2, 3, directions, *spatial)
     assert output.state.mirror.shape == cost.shape
     assert output.state.dual.shape == output.y.shape
-    assert output.gap.shape == output.energy.shape == ()
+    assert output.gap.shape == output.energy.shape == (2,)
     assert output.kernel == kernel
     torch.testing.assert_close(output.x.sum(1), torch.ones_like(cost[:, 0]))
     assert bool((output.y.abs() <= 1).all())
@@ -100,7 +100,7 @@ def test_entropy_moves_the_solution_inside() -> None:
     output = Potts(200, epsilon=0.5).solve(cost, 0.0)
     torch.testing.assert_close(output.x, torch.softmax(-cost / 0.5, 1))
     u = output.x
-    torch.testing.assert_close(output.energy, (cost * u + 0.5 * u * u.log()).sum())
+    torch.testing.assert_close(output.energy, (cost * u + 0.5 * u * u.log()).sum()[None])
 
 
 def test_eight_neighbours_see_the_diagonal() -> None:
@@ -287,7 +287,9 @@ def test_a_fixed_balance_is_no_parameter() -> None:
 @pytest.mark.parametrize(("epsilon", "share"), [(0.0, 1e-5), (0.3, 1e-3)])
 def test_the_gap_closes(epsilon: float, share: float) -> None:
     cost, weights = randn(2, 3, 5, 6), 0.6 * rand(2, 1, 2, 5, 6)
-    gaps = [float(Potts(n, epsilon=epsilon).solve(cost, weights).gap) for n in (10, 100, 2000)]
+    gaps = [
+        float(Potts(n, epsilon=epsilon).solve(cost, weights).gap.sum()) for n in (10, 100, 2000)
+    ]
     assert gaps[0] > gaps[1] > gaps[2] >= -1e-10
     assert gaps[2] < share * gaps[0]
 
@@ -297,7 +299,8 @@ def test_the_gap_bounds_the_energy() -> None:
     best = Potts(3000).solve(cost, weights).energy
     for n in (1, 5, 50):
         rough = Potts(n).solve(cost.requires_grad_(), weights)
-        assert 0 <= (rough.energy - best).detach() <= rough.gap
+        excess = (rough.energy - best).detach()
+        assert bool(((excess >= 0) & (excess <= rough.gap)).all())
         assert rough.energy.requires_grad
         assert not rough.gap.requires_grad
 

@@ -69,12 +69,12 @@ def test_the_curve_is_that_of_one_solve(stripes):
     controls = SegmentationControls(labels=3, smoothness=1.5, contrast=5.0, iterations=40)
     found = segment_picture(image, controls)
     with torch.no_grad():
-        whole = Potts(40)(colour_cost(image, 3), ContrastWeights(1.5, 5.0)(image[None]))
+        whole = Potts(40).solve(colour_cost(image, 3), ContrastWeights(1.5, 5.0)(image[None]))
     assert found.iterations[0] == 1
     assert found.iterations[-1] == 40
     assert found.energy[-1] == pytest.approx(float(whole.energy) / 864, rel=1e-5)
     assert found.gap[-1] == pytest.approx(float(whole.gap) / 864, rel=1e-2, abs=1e-6)
-    assert torch.equal(found.potts, whole.argmax(1)[0])
+    assert torch.equal(found.potts, whole.x.argmax(1)[0])
 
 
 def test_energy_is_bounded_from_below_by_every_gap(stripes):

@@ -58,14 +58,6 @@ def test_a_singular_but_solvable_system():
     torch.testing.assert_close(found.solution, torch.tensor([0, 2, 4 / 3]).double())
 
 
-def test_a_residual_of_zero_ends_the_search():
-    """The certificate counts the rounding of w, here above the tolerance; r itself is 0."""
-    found = lg.GMRES(1e-14).solve(lambda w: (1 - 2**-10) * w, torch.ones(1).double())
-    assert found.solution.item() == 2**10
-    assert not found.converged
-    assert found.residual < 1e-12
-
-
 def test_a_system_without_solution_says_so():
     P = torch.diag(torch.tensor([1.0, 0.5, 0.25]).double())
     found = lg.GMRES(1e-12).solve(lambda w: P @ w, torch.ones(3).double())
@@ -78,3 +70,12 @@ def test_products_that_are_no_numbers_are_refused(solver):
     """LAPACK would end in an internal error, or not at all."""
     with pytest.raises(lg.errors.GradientError, match="float64"):
         solver.solve(lambda w: w / 0, torch.ones(3).double())
+
+
+def test_a_tolerance_below_what_rounding_can_certify():
+    """r is exactly 0, yet no residual below u(‖w‖ + ‖Mw‖) can be vouched for: no second cycle."""
+    xi = torch.ones(1, dtype=torch.float64)
+    for rate in (0.99, 0.99999):
+        found = lg.GMRES(tol=1e-15).solve(lambda v, rate=rate: rate * v, xi)
+        torch.testing.assert_close(found.solution, xi / (1 - rate), rtol=1e-10, atol=0)
+        assert found.residual >= 1e-16 / (1 - rate)

@@ -115,9 +115,9 @@ def require_range(tensor: Tensor, name: str, *, lower: bool = True) -> None:
     largest, limit = largest_entry(tensor), RANGE[tensor.dtype]
     if largest > limit or (lower and 0 < largest < 1 / limit):
         raise InputError(
-            f"The largest entry of {name} is {largest:.3g} in absolute value; in {tensor.dtype} "
-            f"the solver is right between {1 / limit:g} and {limit:g}. Scale the data to the size "
-            "of 1" + (", or use float64." if tensor.dtype == torch.float32 else ".")
+            f"{name} has a largest entry of {largest:.3g} in absolute value; in {tensor.dtype} the "
+            f"solver is right between {1 / limit:g} and {limit:g}. Scale the data to the size of 1"
+            + (", or use float64." if tensor.dtype == torch.float32 else ".")
         )
 
 

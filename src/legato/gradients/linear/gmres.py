@@ -56,8 +56,7 @@ class GMRES(LinearSolver):
             w, used, radius = w + update, used + count, max(radius, ritz)
             previous = residual
             r, residual = residual_of(product, w, xi)
-            # A cycle without progress; or nothing is left to correct (the certified residual is at
-            # least the rounding of w, which may exceed the tolerance).
+            # A whole cycle without progress, or nothing left: what rounding hides remains unknown.
             if not residual < 0.999 * previous or not bool(r.any()):
                 break
         return LinearResult.judged(w, residual, used, tol, radius)
