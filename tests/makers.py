@@ -144,6 +144,7 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         "Sum": OperatorCase(dense + other, at(7), tight=torch.inf),
         "Difference": OperatorCase(dense - other, at(7), tight=torch.inf),
         "Scaled": OperatorCase(-2.5 * dense, at(7)),
+        "Scaled by a tensor": OperatorCase(r(1, seed=8).sum() * dense, at(7)),
         "Adjoint": OperatorCase(dense.T, at(5)),
     }
 

@@ -2,9 +2,8 @@ r"""
 Write your own algorithm
 ========================
 
-An algorithm is a map on states: ``init``, ``step``, ``solution``. Whatever it is, every gradient
-strategy can differentiate it. Here is Douglas and Rachford's splitting for two terms of which
-neither is smooth, with the proxes that legato knows:
+An algorithm is a map on states, and every gradient strategy can differentiate it. Here is Douglas
+and Rachford's splitting for two terms of which neither is smooth, by the proxes that legato knows:
 
 .. math:: x = \mathrm{prox}_{αf}(z), \qquad z ← z + \mathrm{prox}_{αg}(2x − z) − x
 """
@@ -16,6 +15,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import legato as lg
+from legato.testing import check_algorithm
 
 
 class TwoTerms(NamedTuple):
@@ -53,11 +53,15 @@ class DouglasRachford(lg.Algorithm):
 c = torch.softmax(1.5 * torch.cos(torch.arange(8.0) ** 2), 0).double()
 
 
-def invest(cap, strategy):
-    near = lg.Box(0.0, cap) + lg.SquaredDistance(c)
-    problem, stop = TwoTerms(near, lg.Simplex()), lg.Stop(2000, tol=1e-14)
-    return lg.solve(problem, DouglasRachford(), torch.zeros_like(c), gradient=strategy, stop=stop)
+def portfolio(cap):
+    return TwoTerms(lg.Box(0.0, cap) + lg.SquaredDistance(c), lg.Simplex())
 
+
+def invest(cap, strategy, stop=lg.Stop(2000, tol=1e-14)):
+    return lg.solve(portfolio(cap), DouglasRachford(), 0 * c, gradient=strategy, stop=stop)
+
+
+print(check_algorithm(DouglasRachford(), portfolio(2 * c.mean()), 0 * c))  # does it keep the laws?
 
 # %%
 # All shares as the cap is lifted, and the slope of the least wanted one, three ways.

@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import legato as lg
+from legato.testing import check_geometry
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,11 +44,7 @@ def box_prox(g, geometry, y, alpha):
 # Does it keep the laws? The two maps are inverse, ∇ψ is the gradient of ψ, distances are positive.
 torch.manual_seed(0)
 psi = Hellinger()
-x, z = (1.8 * torch.rand(2, 5).double() - 0.9).unbind()
-x.requires_grad_()
-torch.testing.assert_close(psi.unmirror(psi.mirror(x)), x)
-torch.testing.assert_close(torch.autograd.grad(psi.value(x), x)[0], psi.mirror(x.detach()))
-assert float(psi.distance(x.detach(), z)) > 0
+print(check_geometry(psi, 1.8 * torch.rand(5).double() - 0.9))
 
 # %%
 # Three geometries on one problem, least squares in a box, and the derivative of each solution.

@@ -83,6 +83,10 @@ class CheckpointError(InputError):
     """A checkpoint cannot be read, or belongs to another problem."""
 
 
+class LawError(LegatoError, AssertionError):
+    """A class breaks a law of its kind: which, by how much, and what to look at."""
+
+
 class FailedStepWarning(LegatoWarning):
     """A fit ended early because a step failed."""
 

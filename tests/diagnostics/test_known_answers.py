@@ -318,7 +318,7 @@ def test_the_paper_s_numbers() -> None:
 def test_margins() -> None:
     """Thresholding (1, −2, 0.1) at 0.3; the entropic ratio exp(−α∂f); 1/n; nothing at a kink."""
     assert diagnosis("denoising").facts.margin.value == pytest.approx(0.2)
-    b, A_ = by_name("nnls entropic").theta[1], A
+    b, A_ = by_name("nnls entropic").parameters[1], A
     d = diagnosis("entropic boundary")
     x = lg.solve(*by_name("nnls entropic").build(A_, b), stop=lg.Stop(500)).x
     decay = 1 - torch.exp(-0.4 * (A_.T @ (A_ @ x - b)))[x < 1e-12]

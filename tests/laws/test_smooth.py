@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import legato as lg
 from legato.functions import LogBarrier, SmoothAbsolute
+from legato.testing import check_function
 from makers import rand, randn
 
 
@@ -44,15 +45,10 @@ def points(seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_grad_is_the_derivative_of_value(name):
-    f = functions()[name]
-    for seed in range(3):
-        x = points(seed)[0].requires_grad_()
-        value = f.value(x)
-        expected = torch.zeros(5).double()
-        if value.requires_grad:
-            (expected,) = torch.autograd.grad(value, x)
-        torch.testing.assert_close(f.grad(x.detach()), expected, rtol=1e-12, atol=1e-12)
+def test_laws(name):
+    report = check_function(functions()[name], points(0)[0])
+    assert report["gradient"] is not None
+    assert (report["batch = elements"] is None) == (name == "Smooth")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,19 +98,6 @@ def test_hessian_inside_functional_transforms(name):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradient_is_monotone_and_lipschitz(name):
-    f = functions()[name]
-    L = f.lipschitz()
-    for seed in range(20):
-        x, z = points(seed)
-        turn = f.grad(x) - f.grad(z)
-        assert float(turn @ (x - z)) >= -1e-12
-        if L is not None:
-            largest = torch.as_tensor(L, dtype=x.dtype).amax()  # one for each entry, or for all
-            assert float(turn.norm()) <= float(largest) * float((x - z).norm()) * (1 + 1e-9) + 1e-12
-
-
 def test_lipschitz_constants_are_tight_where_they_are_exact():
     for name in ("LeastSquares", "Quadratic", "SquaredNorm"):
         f = functions()[name]
@@ -147,12 +130,3 @@ def test_extreme_values_and_batches(name, dtype, scale, batch):
     assert bool(torch.isfinite(grad).all())
     if scale <= 1e8:
         assert bool(torch.isfinite(value))
-
-
-@given(batch=st.integers(1, 4), seed=st.integers(0, 20))
-def test_values_of_a_batch_add_up(batch, seed):
-    x = randn(batch, 5, seed=seed)
-    for name in ("LeastSquares", "Quadratic", "Logistic", "Sum"):
-        f = functions()[name]
-        total = sum(float(f.value(row)) for row in x)
-        assert float(f.value(x)) == pytest.approx(total, rel=1e-10)

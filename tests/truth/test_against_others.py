@@ -123,7 +123,7 @@ def test_nnls(name: str, gradient: lg.GradientStrategy) -> None:
     S = expected > 0
     assert 0 < S.sum() < 5
     problem = by_name(name)
-    x = problem.solve(*problem.theta, iterations=problem.iterations).x
+    x = problem.solve(*problem.parameters, iterations=problem.iterations).x
     assert relative_error(x, expected) < 1e-10
     _, by_target = jacobian(name, (A, POSITIVE_TARGET), gradient)
     closed = torch.zeros(5, 7, dtype=torch.float64)
@@ -291,7 +291,7 @@ def test_tv_1d() -> None:
     x = cvxpy.Variable(8)
     energy = 0.5 * cvxpy.sum_squares(x - SIGNAL.numpy()) + 0.25 * cvxpy.norm1(cvxpy.diff(x))
     problem = by_name("tv 1d")
-    found = problem.solve(*problem.theta, iterations=problem.iterations).x
+    found = problem.solve(*problem.parameters, iterations=problem.iterations).x
     assert relative_error(found, by_cvxpy(x, energy)) < 1e-6
 
 
@@ -301,5 +301,5 @@ def test_simplex_least_squares(name: str) -> None:
     energy = 0.5 * cvxpy.sum_squares(A.numpy() @ x - MIXTURE.numpy())
     expected = by_cvxpy(x, energy, x >= 0, cvxpy.sum(x) == 1)
     problem = by_name(name)
-    found = problem.solve(*problem.theta, iterations=problem.iterations).x
+    found = problem.solve(*problem.parameters, iterations=problem.iterations).x
     assert relative_error(found, expected) < 1e-6

@@ -24,7 +24,8 @@ from legato.studies.sweeps import (
     reverse_forward_backward,
     reverse_primal_dual,
 )
-from problems import SPLITTINGS, Problem, by_name, random, relative_error
+from legato.testing import SmallProblem
+from problems import SPLITTINGS, by_name, random, relative_error
 
 N = 12
 
@@ -38,7 +39,7 @@ def split(vector: Tensor, like: Any) -> list[Tensor]:
     return [p.reshape(t.shape) for p, t in zip(pieces, like, strict=True)]
 
 
-def by_unroll(problem: Problem, iterations: int = N, dual: bool = False) -> Tensor:
+def by_unroll(problem: SmallProblem, iterations: int = N, dual: bool = False) -> Tensor:
     """The gradient of ⟨ξ, xᴺ⟩ (and ⟨ξ_p, pᴺ⟩) in all parameters."""
     theta = problem.leaves()
     solution = problem.solve(*theta, iterations=iterations)
@@ -56,17 +57,17 @@ def cotangent(x: Tensor) -> Tensor:
 # --- Algorithm 1: any iteration -------------------------------------------------------------------
 
 
-def abstract_step(problem: Problem) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+def abstract_step(problem: SmallProblem) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
     """The step as a map on points (primal and dual ones in one vector), and its start."""
-    composed, algorithm, x0 = problem.build(*problem.theta)
+    composed, algorithm, x0 = problem.build(*problem.parameters)
     first = algorithm.init(composed, x0)
 
     def points(state: Any) -> tuple[Tensor, ...]:
         x = algorithm.solution(state)
-        return (x, algorithm.dual(state)) if problem.is_saddle else (x,)
+        return (x, algorithm.dual(state)) if isinstance(composed, lg.Saddle) else (x,)
 
     def step(z: Tensor, theta: Tensor) -> Tensor:
-        composed, algorithm, _ = problem.build(*split(theta, problem.theta))
+        composed, algorithm, _ = problem.build(*split(theta, problem.parameters))
         x, *y = split(z, points(first))
         if y:
             state = first._replace(
@@ -82,9 +83,9 @@ def abstract_step(problem: Problem) -> tuple[Callable[[Tensor, Tensor], Tensor],
     return step, flatten(points(first))
 
 
-def abstract_partials(problem: Problem, iterations: int) -> tuple[list[StepPartials], Tensor]:
+def abstract_partials(problem: SmallProblem, iterations: int) -> tuple[list[StepPartials], Tensor]:
     step, z = abstract_step(problem)
-    theta = flatten(problem.theta)
+    theta = flatten(problem.parameters)
     partials = []
     for _ in range(iterations):
         partials.append(StepPartials(*jacobian(step, (z, theta))))
@@ -92,11 +93,11 @@ def abstract_partials(problem: Problem, iterations: int) -> tuple[list[StepParti
     return partials, z
 
 
-@pytest.mark.parametrize("name", [p.name for p in SPLITTINGS])
+@pytest.mark.parametrize("name", SPLITTINGS)
 def test_abstract_sweep(name: str) -> None:
     problem = by_name(name)
     partials, z = abstract_partials(problem, N)
-    x = problem.solve(*problem.theta, iterations=N).x
+    x = problem.solve(*problem.parameters, iterations=N).x
     xi = torch.zeros_like(z)
     xi[: x.numel()] = cotangent(x).reshape(-1)
     assert relative_error(reverse_abstract(partials, xi), by_unroll(problem)) < 1e-12
@@ -106,7 +107,7 @@ def fixed_point(name: str, gradient: lg.GradientStrategy) -> tuple[StepPartials,
     """The partials at a solution, ξ, and the library's gradient there."""
     problem = by_name(name)
     step, z = abstract_step(problem)
-    theta = flatten(problem.theta)
+    theta = flatten(problem.parameters)
     for _ in range(problem.iterations):
         z = step(z, theta)
     leaves = problem.leaves()
@@ -145,12 +146,12 @@ class ForwardBackwardMaps:
         self.prox, self.mirror, self.alpha = prox, mirror, alpha
 
     def grad(self, x: Tensor, theta: Tensor) -> Tensor:
-        matrix, b, *_ = split(theta, self.problem.theta)
+        matrix, b, *_ = split(theta, self.problem.parameters)
         return matrix.T @ (matrix @ x - b)
 
     def partials(self) -> tuple[list[ForwardBackwardPartials], Tensor]:
-        theta = flatten(self.problem.theta)
-        x = self.problem.build(*self.problem.theta)[2]
+        theta = flatten(self.problem.parameters)
+        x = self.problem.build(*self.problem.parameters)[2]
         partials = []
         for _ in range(N):
             y = self.mirror(x) - self.alpha * self.grad(x, theta)
@@ -226,23 +227,23 @@ class PrimalDualMaps:
         update_p: Callable[..., Tensor],
     ) -> None:
         self.problem = by_name(name)
-        composed, self.algorithm, x0 = self.problem.build(*self.problem.theta)
+        composed, self.algorithm, x0 = self.problem.build(*self.problem.parameters)
         first = self.algorithm.init(composed, x0)
         self.u, self.p = first.x, first.y
         self.update_u, self.update_p = update_u, update_p
 
     def PD_u(self, u: Tensor, p: Tensor, theta: Tensor) -> Tensor:
-        theta = split(theta, self.problem.theta)
+        theta = split(theta, self.problem.parameters)
         u, p = u.reshape(self.u.shape), p.reshape(self.p.shape)
         return self.update_u(u, p, self.algorithm.tau, *theta).reshape(-1)
 
     def PD_p(self, ahead: Tensor, p: Tensor, theta: Tensor) -> Tensor:
-        theta = split(theta, self.problem.theta)
+        theta = split(theta, self.problem.parameters)
         ahead, p = ahead.reshape(self.u.shape), p.reshape(self.p.shape)
         return self.update_p(ahead, p, self.algorithm.sigma, *theta).reshape(-1)
 
     def partials(self) -> list[PrimalDualPartials]:
-        theta = flatten(self.problem.theta)
+        theta = flatten(self.problem.parameters)
         u, p = self.u.reshape(-1), self.p.reshape(-1)
         partials = []
         for _ in range(N):
@@ -345,7 +346,7 @@ def test_primal_dual_sweep_with_a_loss_of_the_dual(name: str) -> None:
     assert relative_error(found, by_unroll(maps.problem, dual=True)) < 1e-12
 
 
-def by_unrolled_average(problem: Problem, dual: bool) -> Tensor:
+def by_unrolled_average(problem: SmallProblem, dual: bool) -> Tensor:
     theta = problem.leaves()
     composed, algorithm, x0 = problem.build(*theta)
     averaged = lg.PrimalDual(

@@ -109,6 +109,7 @@ def test_representations_are_what_was_written():
         "SquaredDistance(tensor(3×4)) + (0.5 * L1(0.1)) @ Differences() + NonNegative()"
     )
     assert repr(lg.L1().shifted(X).conjugate()) == "LInfBall() + Linear(tensor(3×4))"
+    assert repr(lg.SquaredNorm(X.abs())) == "SquaredNorm(tensor(3×4))"
     assert repr(lg.SquaredNorm(2.0) + lg.NegativeEntropy()) == "SquaredNorm(2) + NegativeEntropy()"
     assert repr(lg.GroupL1(dim=-3)) == "GroupL1(dim=-3)"
 

@@ -86,7 +86,7 @@ class BregmanTerm(Function):
         text = super().__repr__()
         if name is None:
             return text
-        return f"{name}({text.partition('(')[2].partition(', ')[2].rstrip(')')})"
+        return f"{name}({text.partition('(')[2].partition(', ')[2].removesuffix(')')})"
 
 
 def SquaredNorm(weight: Tensor | float = 1.0) -> BregmanTerm:
