@@ -83,7 +83,7 @@ class _ConstrainedLeastSquares(SolverLayer):
         require_range(data, "data")
         for name, tensor, _ in held_tensors(operator):
             if tensor.is_floating_point():
-                require_range(tensor, f"the operator's {name}")
+                require_range(tensor, f"The operator's {name}")
         self._require_operator(operator, data)
         problem = Composite(LeastSquares(operator, data), self.constraint)
         if self.geometry.modulus(self.constraint.bounds()) is None:
