@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import legato
+
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "readme.py"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,6 +30,18 @@ def test_the_readme_program_learns_and_its_picture_is_drawn(tmp_path, monkeypatc
     assert (tmp_path / "readme.png").stat().st_size > 10_000
     single, learned = (float(w.split()[-2]) for w in capsys.readouterr().out.strip().split(","))
     assert learned > single + 0.5
+
+
+def test_the_energies_of_the_readme_solve():
+    torch.manual_seed(0)
+    names = {"lg": legato, "y": torch.rand(1, 8, 8), "covariance": torch.eye(4), "cost": 0.01}
+    names |= {"blur": legato.Convolution(torch.full((1, 1, 3, 3), 1 / 9)), "returns": torch.rand(4)}
+    names |= {"held": torch.full((4,), 0.25), "A": torch.randn(20, 8), "b": torch.randn(20)}
+    (lines,) = re.findall(r"```python\n(lg\..*?)```", README, flags=re.DOTALL)
+    assert len(lines.splitlines()) == 3
+    for line in lines.splitlines():
+        stop = legato.Stop(5000, tol=1e-5)
+        assert legato.solve(eval(line, names), stop=stop).converged, line
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from docutils.statemachine import StringList
-from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.ext.napoleon import Config, GoogleDocstring, NumpyDocstring
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.nodes import make_refnode
 
@@ -25,8 +25,7 @@ import legato
 OPEN = {
     "Algorithm", "Backward", "Diagnosis", "Fit", "Function", "Geometry", "GradientStrategy",
     "HeavyBall", "History", "InnerSolver", "LinearSolver", "Operator", "Saddle", "Composite",
-    "Potts", "PottsOutput", "TotalVariation", "TotalVariationOutput", "AnalysisDenoiserOutput",
-    "DescentOptimizer",
+    "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
     "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
     "SparseCodingOutput", "OuterPath", "Task",
 }  # fmt: skip
@@ -44,6 +43,8 @@ def entry(module: str, name: str) -> list[str]:
         lines = [f".. autoclass:: {name}"]
         if name in OPEN:
             lines += ["   :members:"]
+        elif hasattr(thing, "forward") and hasattr(thing, "solve"):  # a layer and its full record
+            lines += ["   :members: solve"]
     elif callable(thing):
         lines = [f".. autofunction:: {name}"]
     else:
@@ -150,7 +151,10 @@ def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
             done += [*paragraph, ""]  # a directive, what belongs to it, or an example
         else:
             done += [*escape("\n".join(paragraph)).split("\n"), ""]
-    lines[:] = str(GoogleDocstring("\n".join(done), SECTIONS)).split("\n")
+    text = "\n".join(done)
+    # legato.sklearn writes its lists as scikit-learn does.
+    form = NumpyDocstring if "\nParameters\n-----" in text else GoogleDocstring
+    lines[:] = str(form(text, SECTIONS)).split("\n")
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -20,8 +20,8 @@ exact = torch.where(inside, theta / (1 + theta**2), 0.0).detach()
 slope = torch.where(inside, (1 - theta**2) / (1 + theta**2) ** 2, 0.0).detach()
 
 # %%
-# Projected steps reach the boundary; entropic steps only come close, x = e⁻ⁿ, and in the end
-# underflow to zero. Their mirror coordinates 1 + log x go on to count, and so do their derivatives.
+# Projected steps reach the boundary. Entropic steps multiply x by a factor, so they only come
+# close, until x underflows to zero. The solver stores 1 + log x, which stays finite.
 algorithms = {
     "projected": lg.ForwardBackward(step_size=0.5),
     "entropic": lg.ForwardBackward(step_size=0.5, geometry=lg.Entropy()),
@@ -35,9 +35,9 @@ worst = {}
 for name, algorithm in algorithms.items():
     for kind, strategy in strategies.items():
         data = lg.LeastSquares(lg.Diagonal(theta), torch.ones_like(theta))
-        problem = lg.Composite(data + lg.SquaredNorm(), lg.NonNegative())
+        energy = data + lg.SquaredNorm() + lg.NonNegative()
         start = torch.full_like(theta, 0.5).detach()
-        x = lg.solve(problem, algorithm, start, gradient=strategy, stop=lg.Stop(2000)).x
+        x = lg.solve(energy, algorithm, start, gradient=strategy, stop=lg.Stop(2000)).x
         (found,) = torch.autograd.grad(x.sum(), theta)
         label = f"{name}, {kind}"
         worst[label] = float((found - slope)[away].abs().max())
@@ -46,8 +46,8 @@ for name, algorithm in algorithms.items():
     axes[0].semilogy(theta.detach(), x.detach().clamp(min=1e-300), label=f"{name}")
 
 # %%
-# At θ = 0 there is a kink: one-sided slopes are 0 and 1, and no method is right or wrong. Around it
-# the entropic iteration is slow, for nothing pulls x to the boundary; everywhere else all agree.
+# At θ = 0 there is a kink: the slopes from both sides are 0 and 1, and no method is right or wrong.
+# Near it the entropic iteration is slow, for nothing pulls x to 0; everywhere else all agree.
 axes[0].set(title="x after 2000 steps", xlabel="θ", ylim=(1e-300, 10))
 axes[1].set(title="dx/dθ", xlabel="θ")
 axes[2].set(title="error of dx/dθ", xlabel="θ")

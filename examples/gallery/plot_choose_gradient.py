@@ -19,7 +19,7 @@ target = torch.randn(20).double()
 # %%
 # A lasso with a weight for each feature.
 weight = torch.full((20,), 2.0, dtype=torch.float64, requires_grad=True)
-lasso = lg.Composite(lg.LeastSquares(A, b), lg.L1(weight))
+lasso = lg.LeastSquares(A, b) + lg.L1(weight)
 
 
 def loss(x):
@@ -31,9 +31,9 @@ print(good)
 
 # %%
 # The same with every feature twice: there are many solutions, and the one that is found depends on
-# the start. Strategies that divide by 1 − ρ still return numbers; the diagnosis says not to believe
-# them, and that unrolling differentiates what was done.
-twice = lg.Composite(lg.LeastSquares(torch.cat([A, A], 1), b), lg.L1(weight.repeat(2)))
+# the start. Strategies that rely on one solution still return numbers; the diagnosis says not to
+# believe them, and that unrolling differentiates what was done.
+twice = lg.LeastSquares(torch.cat([A, A], 1), b) + lg.L1(weight.repeat(2))
 bad = lg.diagnose(
     twice, lg.ForwardBackward(), lambda x: (x[:20] - target).square().sum(), stop=lg.Stop(200)
 )

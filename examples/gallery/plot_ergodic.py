@@ -14,34 +14,33 @@ import legato as lg
 
 torch.manual_seed(0)
 A = torch.randn(20, 15).double()
-game = lg.Saddle(lg.Dense(A), penalty=lg.Simplex().conjugate(), nonsmooth=lg.Simplex())
+game = lg.Simplex().conjugate() @ A + lg.Simplex()  # max over y in Δ of ⟨Ax, y⟩, with x in Δ
 entropic = {"geometry": lg.Entropy(), "dual_geometry": lg.Entropy(), "norm": float(A.abs().max())}
 signal = torch.cat([torch.full((40,), v) for v in (0.0, 1.0, 0.3)]).double()
 noisy = signal + 0.1 * torch.randn(120).double()
-data = lg.SquaredDistance(noisy)
-denoising = lg.Saddle(lg.Differences((-1,)), penalty=lg.L1(0.4), nonsmooth=data)
+denoising = lg.SquaredDistance(noisy) + lg.L1(0.4) @ lg.Differences((-1,))
 checkpoints = [2**k for k in range(2, 11)]
 
 
-def gaps(problem, start, average, **options):
+def gaps(energy, start, average, **options):
     """The primal–dual gap after 4, 8, …, 1024 iterations, each taken up where the last stopped."""
-    algorithm, state, done, found = lg.PrimalDual(average=average, **options), start, 0, []
+    algorithm, done, found = lg.PrimalDual(average=average, **options), 0, []
     for n in checkpoints:
-        solution = lg.solve(problem, algorithm, state, stop=lg.Stop(n - done))
-        state, done = solution.state, n
-        found.append(max(float(problem.gap(solution.x, solution.y)), 1e-16))
-    return found, solution
+        start = lg.solve(energy, algorithm, start, stop=lg.Stop(n - done))
+        done = n
+        found.append(max(float(start.gap), 1e-16))
+    return found, start
 
 
 # %%
-# Solutions carry their state, which goes back in as ``x0``.
+# The solution of the same energy, passed as ``x0``, goes on where it stopped, averages included.
 figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
 cases = (("a matrix game", game, torch.full((15,), 1 / 15).double(), entropic),
          ("denoising", denoising, noisy, {}))  # fmt: skip
 results = {}
-for axis, (title, problem, start, options) in zip(axes, cases, strict=False):
+for axis, (title, energy, start, options) in zip(axes, cases, strict=False):
     for name, average in (("last", False), ("average", True)):
-        results[title, name], solution = gaps(problem, start, average, **options)
+        results[title, name], solution = gaps(energy, start, average, **options)
         axis.loglog(checkpoints, results[title, name], "o-", label=f"{name} iterate")
     axis.loglog(checkpoints, [results[title, "average"][0] * 4 / n for n in checkpoints], "k:",
                 label="1/N")  # fmt: skip

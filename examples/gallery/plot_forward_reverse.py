@@ -24,8 +24,7 @@ def gradient(count, iterations, make):
     """Of ½‖x‖² in the weights of a lasso, ``count`` of them, each shared by 40/count features."""
     theta = torch.full((count,), -1.0, dtype=torch.float64, requires_grad=True)
     weight = theta.exp().repeat_interleave(-(-40 // count))[:40]
-    problem = lg.Composite(data, lg.L1(weight))
-    x = lg.solve(problem, lg.ForwardBackward(), gradient=make(theta), stop=lg.Stop(iterations)).x
+    x = lg.solve(data + lg.L1(weight), gradient=make(theta), stop=lg.Stop(iterations)).x
     return torch.autograd.grad(0.5 * x.square().sum(), theta)[0]
 
 
@@ -41,7 +40,7 @@ def cost(count, iterations, make):
 # Left and middle: 30 iterations, more and more parameters. Right: 4 parameters, more and more
 # iterations.
 modes = {"Forward(θ)": lg.Forward, "Unroll()": lambda theta: lg.Unroll()}
-counts, lengths = [1, 2, 5, 10, 20, 40], [10, 30, 100, 200]
+counts, lengths = [1, 2, 5, 10, 20, 40], [10, 30, 100, 300]
 figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
 memory = {}
 for name, make in modes.items():

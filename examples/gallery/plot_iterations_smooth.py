@@ -20,9 +20,9 @@ theta = torch.linspace(-3, 3, 301, dtype=torch.float64, requires_grad=True)
 def solve(iterations, step=0.5):
     """All θ at once; [0, 1] is the simplex of (x, 1 − x)."""
     cost = torch.stack([theta, torch.zeros_like(theta)], -1)
-    problem = lg.Composite(lg.Linear(cost), lg.Simplex())
+    energy = lg.Linear(cost) + lg.Simplex()
     algorithm = lg.ForwardBackward(step_size=step, geometry=lg.Entropy())
-    return lg.solve(problem, algorithm, torch.full_like(cost, 0.5), stop=lg.Stop(iterations)).x
+    return lg.solve(energy, algorithm, torch.full_like(cost, 0.5), stop=lg.Stop(iterations)).x
 
 
 # %%

@@ -3,11 +3,11 @@ A segmentation layer after a small network
 ==========================================
 
 A network looks at a few pixels and guesses; neighbours should agree unless there is an edge. The
-layer solves the Potts problem with the network's scores as costs,
+layer solves the Potts problem with costs c = −score: a label that the network likes is cheap.
 
 .. math:: \min_{u ∈ Δ}\; ⟨c, u⟩ + ‖W∇u‖₁
 
-and passes the gradient on, so that scores and edge weights are learned together.
+It returns log-probabilities, and passes the gradient on: scores and edge weights learn together.
 """
 
 import matplotlib.pyplot as plt
@@ -42,7 +42,7 @@ class Segmenter(nn.Module):
         scores = self.scores(image)
         if self.layer is None:
             return scores.log_softmax(1)
-        return self.layer(-scores, self.weights(image))
+        return self.layer(-scores, self.weights(image))  # cost = −score
 
 
 # %%

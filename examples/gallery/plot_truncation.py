@@ -19,15 +19,15 @@ target = torch.randn(12).double()
 def gradient(ridge, strategy):
     """Of ‖x(λ) − target‖² in the weights λ of a lasso; ``ridge`` decides how fast it contracts."""
     weight = torch.full((12,), 0.5, dtype=torch.float64, requires_grad=True)
-    problem = lg.Composite(lg.LeastSquares(A, b) + lg.SquaredNorm(ridge), lg.L1(weight))
-    solution = lg.solve(problem, lg.ForwardBackward(), gradient=strategy, stop=lg.Stop(600))
+    energy = lg.LeastSquares(A, b) + lg.SquaredNorm(ridge) + lg.L1(weight)
+    solution = lg.solve(energy, gradient=strategy, stop=lg.Stop(600))
     (solution.x - target).square().sum().backward()
     return weight.grad, solution.backward
 
 
 # %%
-# Three problems of different ρ. The radius comes with every implicit gradient; ρᴷ is then a
-# prediction of the error, before a single truncated gradient has been computed.
+# Three problems of different ρ. Every implicit gradient reports its estimate of ρ; ρᴷ then predicts
+# the error, before a single truncated gradient has been computed.
 lengths = [1, 2, 4, 8, 16, 32, 64, 128]
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
 for ridge, colour in ((300.0, "C0"), (30.0, "C1"), (3.0, "C2")):
@@ -44,8 +44,7 @@ left.set(xlabel="K", ylabel="relative error of the gradient", ylim=(1e-12, 2), t
 left.legend()
 
 # %%
-# Where ρ is not known, ``Unroll(tol=…)`` watches the cotangent shrink on its way back and ends
-# the sweep by itself.
+# Where ρ is not known, ``Unroll(tol=…)`` goes back until what is still passed on has become small.
 for tol in (1e-2, 1e-4, 1e-6, 1e-8):
     found, report = gradient(30.0, lg.Unroll(tol=tol))
     reference, _ = gradient(30.0, lg.Unroll())

@@ -127,8 +127,8 @@ def solve(
     require_sound_data(problem, "The problem")
     report = Backward()
     with full_precision():
-        given, problem = problem, _as_problem(problem, algorithm)
-        algorithm = choose_algorithm(problem, given) if algorithm is None else algorithm
+        given = problem
+        problem, algorithm = prepare(problem, algorithm)
         start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
         done = gradient.differentiate(Task(problem, algorithm, start, stop, history, report))
@@ -150,12 +150,15 @@ def solve(
     )
 
 
-def _as_problem(problem: Any, algorithm: Algorithm[Any, Any] | None) -> Any:
-    """An energy is split for the geometries of the algorithm; a problem is one already."""
-    if not isinstance(problem, Function):
-        return problem
-    geometry = getattr(algorithm, "geometry", None)
-    return split(problem, geometry, getattr(algorithm, "dual_geometry", None))
+def prepare(
+    given: Function | Any, algorithm: Algorithm[Any, Any] | None = None
+) -> tuple[Any, Algorithm[Any, Any]]:
+    """The problem and the algorithm that ``solve`` takes: an energy is split, None is chosen."""
+    problem = given
+    if isinstance(given, Function):
+        geometry = getattr(algorithm, "geometry", None)
+        problem = split(given, geometry, getattr(algorithm, "dual_geometry", None))
+    return problem, choose_algorithm(problem, given) if algorithm is None else algorithm
 
 
 def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:

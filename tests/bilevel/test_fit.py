@@ -156,6 +156,23 @@ def test_a_second_solve_starts_at_the_first_ones_solution(algorithm):
     assert torch.allclose(first.x, second.x, atol=1e-9)
 
 
+def test_an_energy_is_split_and_warm_started():
+    theta, counts = start(), []
+
+    def loss(inner):
+        energy = lg.LeastSquares(A[:20], b[:20]) + lg.L1(F.softplus(theta))
+        solution = inner.solve(energy, **EXACT)
+        counts.append(solution.iterations)
+        return ((A[20:] @ solution.x - b[20:]) ** 2).mean()
+
+    inner = bilevel.InnerSolver()
+    for _ in range(2):
+        inner.begin()
+        value = loss(inner)
+    torch.testing.assert_close(value, tuning(theta, **EXACT)(bilevel.InnerSolver()))
+    assert counts[1] < 0.1 * counts[0]
+
+
 def test_primal_dual_is_warm_started_too():
     inner = bilevel.InnerSolver()
     signal = torch.sign(normal(40, seed=5)).cumsum(0)

@@ -106,6 +106,16 @@ def make_computed(dtype):
     return problem, lg.ForwardBackward(1.0), slope, torch.zeros(4, dtype=dtype), [scale, t]
 
 
+def test_an_energy_is_diagnosed_as_its_splitting():
+    weight = number(0.3)
+    data = lg.LeastSquares(A, b)
+    options = {"stop": lg.Stop(300), "reference": lg.Stop(1000, tol=1e-12), "gradients": FEW}
+    whole = lg.diagnose(data + lg.L1(weight), None, slope, **options)
+    parts = lg.diagnose(lg.Composite(data, lg.L1(weight)), lg.ForwardBackward(), slope, **options)
+    torch.testing.assert_close(whole.reference.gradient, parts.reference.gradient)
+    assert whole.recommendation.gradient == parts.recommendation.gradient
+
+
 def test_closures_and_computed_tensors_are_followed():
     problem, algorithm, loss, x0, params = make_computed(torch.float64)
     truth = gradient_of(problem, algorithm, loss, x0, params)

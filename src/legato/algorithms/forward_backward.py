@@ -48,7 +48,7 @@ class Nesterov:
     >>> for rule in lg.Nesterov(), lg.Nesterov(restart=True):
     ...     algorithm = lg.ForwardBackward(inertia=rule)
     ...     print(lg.solve(lg.Composite(f), algorithm, stop=lg.Stop(5000, tol=1e-6)).iterations)
-    491
+    397
     73
     """
 

@@ -19,7 +19,7 @@ from legato.errors import GradientError, NotConvergedWarning
 from legato.gradients import Backward, FixedPoint, GradientStrategy, Implicit, Piggyback
 from legato.gradients.fixed_point import FixedPointGradient
 from legato.running import Stop
-from legato.solving import Solution, solve
+from legato.solving import Solution, prepare, solve
 
 RATE_GAP_WHILE_UNKNOWN = 0.1
 """1 − ρ, as long as nothing is known of the contraction rate ρ."""
@@ -73,8 +73,8 @@ class InnerSolver:
     Reference: Pedregosa (2016) for warm starts in hyper-parameter optimisation.
 
     >>> inner = lg.bilevel.InnerSolver()
-    >>> problem = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([3.0])), lg.L1(1.0))
-    >>> inner.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit()).x
+    >>> energy = lg.LeastSquares(torch.eye(1), torch.tensor([3.0])) + lg.L1(1.0)
+    >>> inner.solve(energy, gradient=lg.Implicit()).x
     tensor([2.])
     """
 
@@ -93,7 +93,7 @@ class InnerSolver:
     def solve(
         self,
         problem: Any,
-        algorithm: Algorithm[Any, Any],
+        algorithm: Algorithm[Any, Any] | None = None,
         x0: Var | None = None,
         *,
         gradient: GradientStrategy | None = None,
@@ -108,6 +108,7 @@ class InnerSolver:
             residual = self.tolerances.lower * self._gaps.get(key, RATE_GAP_WHILE_UNKNOWN)
             stop = replace(stop, tol=max(stop.tol or 0.0, residual))
             gradient = _loosen(gradient, self.tolerances.adjoint)
+        problem, algorithm = prepare(problem, algorithm)
         last = self._warm.get(key) if isinstance(gradient, FixedPointGradient) else None
         start = _start(problem, algorithm, x0, last)
         solution = solve(problem, algorithm, start, gradient=gradient, stop=stop)

@@ -53,8 +53,8 @@ def diagnose(
     products. Reference: Sections 4 and 5 of Ochs et al. (2016).
 
     Args:
-        problem: A problem; or, alone, the factory ``make``.
-        algorithm: What solves it.
+        problem: An energy or a problem; or, alone, the factory ``make``.
+        algorithm: What solves it, chosen as by :func:`legato.solve` if None.
         loss: A function of the solution that returns one number.
         x0: Where to start, as for :func:`legato.solve`.
         dtype: The working precision in which ``make`` is measured, torch's default if None.

@@ -18,7 +18,7 @@ from legato.errors import InputError, NoInfluenceError, NonFiniteLossError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.base import pull_back
 from legato.running import Stop
-from legato.solving import Solution, solve
+from legato.solving import Solution, prepare, solve
 
 Loss = Callable[[Var], Tensor]
 Params = Tensor | Sequence[Tensor]
@@ -138,7 +138,7 @@ def _made(make: Factory, *dtype: torch.dtype) -> Setting:
             f"The loss must be a function of the solution, not {type(made[2]).__name__}: pass "
             "loss=lambda x: …, not its value, so that it can be evaluated elsewhere."
         )
-    return Setting(*made)
+    return Setting(*prepare(*made[:2]), *made[2:])
 
 
 def _call(make: Factory, *dtype: torch.dtype) -> str:

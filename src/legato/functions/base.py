@@ -43,7 +43,7 @@ class Function(Holder):
     >>> f(torch.zeros(2)), f.grad(torch.zeros(2))
     (tensor(0.5000), tensor([-0.5000, -0.5000]))
     >>> lg.L1(0.5).prox(torch.tensor([2.0, -0.3]))
-    tensor([1.5000, -0.0000])
+    tensor([1.5000, 0.0000])
     >>> lg.L1(0.1) @ lg.Differences() + lg.NonNegative()
     L1(0.1) @ Differences() + NonNegative()
     """

@@ -106,6 +106,12 @@ def mirror_prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
     What survives in float32 where the point itself has rounded to the boundary.
     Reference: Section 5.1 of Ochs et al. (2016), with errata 5.
 
+    Args:
+        g, geometry: a pair of the table, see :func:`registered_pairs`; linear terms and multiples
+            of the geometry's ψ may be added to g.
+        y: the argument in mirror coordinates, ∇ψ(x) for a point x.
+        alpha: the step α, a number or a tensor that broadcasts to y.
+
     >>> y = torch.tensor([200.0, 0.0])
     >>> lg.mirror_prox(lg.Simplex(), lg.Entropy(), y, 1.0).exp()  # up to a constant: softmax
     tensor([2.7183, 0.0000])
@@ -163,7 +169,14 @@ def has_prox(g: Function, geometry: Geometry) -> bool:
 def prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
     """P(y) = argmin_x α g(x) + ψ(x) − ⟨y, x⟩, with y in mirror coordinates.
 
+    ``g.prox(x, step, geometry)`` takes the point x itself instead, y = ∇ψ(x).
     Reference: Section 5.1 of Ochs et al. (2016), with errata 5.
+
+    Args:
+        g, geometry: a pair of the table, see :func:`registered_pairs`; linear terms and multiples
+            of the geometry's ψ may be added to g.
+        y: the argument in mirror coordinates, ∇ψ(x) for a point x.
+        alpha: the step α, a number or a tensor that broadcasts to y.
 
     >>> lg.prox(lg.L1(1.0), lg.Euclidean(), torch.tensor([3.0, -0.5]), 2.0)
     tensor([1., 0.])

@@ -20,6 +20,10 @@ class LogBarrier(Function):
 
     Its gradient is not Lipschitz: solve with :class:`~legato.Backtracking` from an interior start.
     Reference: Section 4.1 and the toy example of Ochs et al. (2016).
+
+    >>> barrier = lg.NonNegative().smoothed(0.1)
+    >>> barrier, barrier.grad(torch.tensor([0.5, 2.0]))
+    (LogBarrier(0.1), tensor([-0.2000, -0.0500]))
     """
 
     may_be_infinite: ClassVar[tuple[str, ...]] = ("lo", "hi")
@@ -57,6 +61,9 @@ class SmoothAbsolute(Function):
     r"""A smooth ℓ1 norm, f(x) = Σ w_i √(x_i² + μ²), with L = max w/μ.
 
     Reference: Charbonnier et al. (1997).
+
+    >>> lg.L1(2.0).smoothed(0.1), lg.L1(2.0).smoothed(0.1)(torch.zeros(1))
+    (SmoothAbsolute(2, 0.1), tensor(0.2000))
     """
 
     weight: Tensor | float

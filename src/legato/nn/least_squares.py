@@ -193,8 +193,12 @@ class SimplexLeastSquares(_ConstrainedLeastSquares):
               Δ = \{x ≥ 0,\; \textstyle\sum_j x_j = 1\}
 
     In spectral unmixing the columns of A are spectra of pure materials and x their abundances.
-    Arguments and shapes as for :class:`NonNegativeLeastSquares`; ``Entropy()`` takes
-    exponentiated-gradient steps of constant size.
+
+    Args:
+        iterations, geometry, tol, gradient: those of :class:`NonNegativeLeastSquares`, except that
+            ``Entropy()`` takes exponentiated-gradient steps of constant size.
+
+    Shapes are those of :class:`NonNegativeLeastSquares` too.
     Reference: Heinz and Chang (2001); Kivinen and Warmuth (1997).
 
     >>> SimplexLeastSquares()(torch.eye(2), torch.tensor([1.0, 0.5]))

@@ -19,7 +19,7 @@ from legato.operators import Differences
 class UniformWeights(nn.Module):
     """The same weight everywhere: W = β, learned, positive.
 
-    Reference: Section 7 of Ochs et al. (2016).
+    Reference: Section 8 of Ochs et al. (2016).
 
     Args:
         beta: the weight to start from.
@@ -46,7 +46,7 @@ class ContrastWeights(nn.Module):
     .. math:: w = β\,(ε + (1 − ε) \exp(−κ‖∇I‖))
 
     β and κ are kept positive by softplus; ‖∇I‖ is the norm over channels for each direction.
-    Reference: Boykov and Jolly (2001); Section 7 of Ochs et al. (2016).
+    Reference: Boykov and Jolly (2001); Section 8 of Ochs et al. (2016).
 
     Args:
         beta: strength β to start from.
@@ -196,7 +196,7 @@ class Scale(nn.Module):
     r"""The paper's multiplicative scaling layer, from logits to costs: c = −s · logits.
 
     Without coupling the layer is softmax(−Nτc), so s = 1/(Nτ) reproduces the network's own softmax:
-    that is where it starts. The shape stays. Reference: Section 7.3 of Ochs et al. (2016).
+    that is where it starts. The shape stays. Reference: Section 8.3 of Ochs et al. (2016).
 
     Args:
         iterations: N of the Potts layer that follows.
@@ -227,7 +227,7 @@ class GlobalLayer(nn.Module):
 
     :class:`Scale`, weights and :class:`Potts` in one module: it takes the place of
     ``logits.log_softmax(1)`` in front of ``nn.NLLLoss``, and starts there for W = 0.
-    Reference: Section 7 of Ochs et al. (2016).
+    Reference: Section 8 of Ochs et al. (2016).
 
     Args:
         weights: a module such as :class:`LearnedEdges`; ``weights(image, features)`` returns W, of
@@ -309,8 +309,11 @@ class SoftmaxLoss(nn.NLLLoss):
     .. math:: \log \sum_k e^{u_i^k} − u_i^{g_i}
 
     Bounded: with 3 labels it lies in [0.551445, 1.551445], so that a certain mistake teaches hardly
-    anything; ``nn.NLLLoss``, whose arguments it shares, is the healthier choice.
-    Reference: Section 7.2 of Ochs et al. (2016).
+    anything; ``nn.NLLLoss`` is the healthier choice.
+    Reference: Section 8.2 of Ochs et al. (2016).
+
+    Args:
+        weight, reduction, ignore_index, size_average, reduce: those of :class:`torch.nn.NLLLoss`.
 
     >>> certain = torch.tensor([[0.0, -99.0, -99.0]])
     >>> [round(SoftmaxLoss()(certain, torch.tensor([label])).item(), 6) for label in (0, 1)]

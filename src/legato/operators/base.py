@@ -156,7 +156,11 @@ def surplus_axes(whole: Operator, part: Operator) -> int | None:
 
 
 def as_operator(operator: Operator | Tensor) -> Operator:
-    """A matrix is a Dense operator."""
+    """A matrix is a Dense operator; an operator stays what it is.
+
+    >>> as_operator(torch.eye(2)), as_operator(lg.Identity())
+    (Dense(tensor(2×2)), Identity())
+    """
     if isinstance(operator, Operator):
         return operator
     if isinstance(operator, Tensor) and operator.layout == torch.strided:
@@ -203,7 +207,11 @@ class Adjoint(Operator):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composition(Operator):
-    """One operator after another, (outer ∘ inner)x = outer(inner(x)); ‖·‖ at most the product."""
+    """One operator after another, (outer ∘ inner)x = outer(inner(x)); ‖·‖ at most the product.
+
+    >>> lg.Diagonal(torch.tensor([2.0])) @ lg.Differences((-1,))
+    Diagonal(2) @ Differences((-1,))
+    """
 
     outer: Operator
     inner: Operator

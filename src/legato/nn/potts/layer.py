@@ -142,7 +142,7 @@ class Potts(nn.Module):
           directions, or one; at most as large. Default: 1.
         - output: like the cost.
 
-    Reference: Section 7 of Ochs et al. (2016).
+    Reference: Section 8 of Ochs et al. (2016).
 
     >>> cost, labels = torch.randn(2, 3, 8, 9), torch.zeros(2, 8, 9, dtype=torch.long)
     >>> log_probabilities = lg.nn.Potts(iterations=20)(cost, 0.5)

@@ -55,7 +55,7 @@ class FineScores(nn.Module):
 class SmallNet(nn.Module):
     """The paper's small network: four 3×3 convolutions, two poolings, 1×1, up-convolution.
 
-    Reference: Section 7.3 of Ochs et al. (2016).
+    Reference: Section 8.3 of Ochs et al. (2016).
     """
 
     channels: tuple[int, ...]
