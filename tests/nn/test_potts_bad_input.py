@@ -329,5 +329,5 @@ def test_scale(options: dict[str, Any]) -> None:
 def test_weights_for_which_there_is_no_step(kernel: str | None) -> None:
     """A step of 0 would return the start, and call it a segmentation."""
     layer = Potts(3, neighbours=8, kernel=kernel)
-    with raises(errors.InputError, "largest entry of weights is 1e\\+38", "float64"):
+    with raises(errors.InputError, "weights has a largest entry of 1e\\+38", "float64"):
         layer(COST.float(), torch.tensor(1e38))
