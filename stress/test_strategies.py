@@ -215,7 +215,7 @@ class Comparison:
     def truncated(self, before: lg.Solution, truth: Truth) -> None:
         """At a solution, K back-iterations are K terms of the geometric series."""
         room = 1 - truth.radius
-        arrived = float(before.residual) < 100 * self.eps * max(room, 0)
+        arrived = float(before.residual.amax()) < 100 * self.eps * max(room, 0)
         if self.inertial or not truth.determined or not arrived:
             self.tally.count("truncation not compared: momentum, or not at a fixed point")
             return
@@ -267,7 +267,7 @@ class Comparison:
             return
         truth = truth_at(problem, algorithm, done.state, theta, self.case.loss)
         room = 1 - truth.radius
-        if not truth.determined or not float(done.residual) < 1e-4 * room:
+        if not truth.determined or not float(done.residual.amax()) < 1e-4 * room:
             self.tally.count("early solves: silent, truth unknown")
             return
         error = float((outcome.gradient - truth.gradient).norm())
