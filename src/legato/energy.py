@@ -59,7 +59,9 @@ def split(
     """
     terms = terms_of(energy)
     shape = energy.start() if any(map(_hides_operator, terms)) else None
-    parts = [part for term in terms for part in _Part.of(term, shape).blocks()]
+    parts = [_Part.of(term, shape) for term in terms]
+    if not isinstance(dual_geometry, Product):  # whose blocks were counted as the terms stand
+        parts = [block for part in parts for block in part.blocks()]
     geometry = fitting_geometry(energy) if geometry is None else geometry
     core = _core(parts, geometry)
     absorbed = [p for p in parts if p is not core and _is_absorbed(p, core, geometry)]

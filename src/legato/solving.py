@@ -197,11 +197,11 @@ def _speaks_like(one: Algorithm[Any, Any], other: Algorithm[Any, Any]) -> bool:
     """Whether the states of two algorithms mean the same: mirror coordinates are a geometry's."""
     if type(one) is not type(other):
         return False
-    pairs = [
-        (getattr(one, name, None), getattr(other, name, None))
-        for name in ("geometry", "dual_geometry")
-    ]
-    return all(a is b or (a is not None and same_geometry(a, b)) for a, b in pairs)
+    for name in ("geometry", "dual_geometry"):
+        a, b = getattr(one, name, None), getattr(other, name, None)
+        if a is not b and (a is None or b is None or not same_geometry(a, b)):
+            return False
+    return True
 
 
 def _require_own_state(algorithm: Algorithm[Any, Any], state: Any) -> Any:

@@ -309,3 +309,12 @@ def test_an_energy_compiles_as_a_whole():
     y, weight = randn(5, seed=1), torch.tensor(0.3).double()
     whole = torch.compile(solution, fullgraph=True, backend="eager")
     torch.testing.assert_close(whole(y, weight), solution(y, weight))
+
+
+def test_a_product_has_a_geometry_for_each_block_as_written():
+    y, A, b = randn(5, seed=1), randn(3, 5, seed=2), randn(3, seed=3)
+    blocks = lg.Separable(lg.L1(), lg.SquaredDistance(b)) @ lg.Stack(D, A)
+    duals = lg.PrimalDual(dual_geometry=lg.Product(lg.Interval(-1.0, 1.0), lg.Euclidean()))
+    energy = lg.SquaredDistance(y) + blocks
+    found, plain = (lg.solve(energy, a, stop=UNTIL).x for a in (duals, None))
+    torch.testing.assert_close(found, plain, rtol=0, atol=1e-8)

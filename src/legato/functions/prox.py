@@ -10,7 +10,9 @@ survives where the minimiser rounds to the boundary. There is no numerical fallb
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -126,7 +128,7 @@ def prox_argument(g: Function, geometry: Geometry, y: Var, alpha: Any) -> tuple[
     """The core whose entry gives the prox of g, with the argument and step it is called with."""
     core, scale, shifts, epsilon = g.prox_parts(geometry)
     for factor, c in shifts:  # α may be a tuple, one step a block
-        y = tree.sub_scaled(y, map_steps(lambda a, by=factor: a * by, alpha), c)
+        y = tree.sub_scaled(y, map_steps(partial(operator.mul, factor), alpha), c)
     if epsilon is not None:
         y = tree.divide(y, map_steps(lambda a: 1 + a * epsilon, alpha))
         alpha = map_steps(lambda a: a / (1 + a * epsilon), alpha)
