@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from legato._support.checks import is_concrete
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.functions import (
     BregmanTerm,
@@ -19,12 +23,12 @@ from legato.functions import (
     SquaredDistance,
     Zero,
 )
-from legato.functions.algebra import terms_of
+from legato.functions.algebra import add, compose, scale, terms_of
 from legato.functions.kernels import same_geometry
 from legato.functions.prox import has_prox
 from legato.functions.sets import Indicator
 from legato.geometry import Euclidean, Geometry, Product
-from legato.operators import Identity, Operator, Stack
+from legato.operators import Composition, Identity, Operator, Stack
 from legato.problems import Composite, Problem, Saddle
 
 
@@ -53,7 +57,11 @@ def split(
     >>> problem.penalty, problem.operator, problem.nonsmooth, problem.smooth
     (L1(0.1), Differences((-1,)), L1() + SquaredDistance(tensor(3)), Zero())
     """
-    parts = [_Part.of(term) for term in terms_of(energy)]
+    terms = terms_of(energy)
+    shape = energy.start() if any(map(_hides_operator, terms)) else None
+    parts = [_Part.of(term, shape) for term in terms]
+    if not isinstance(dual_geometry, Product):  # whose blocks were counted as the terms stand
+        parts = [block for part in parts for block in part.blocks()]
     geometry = fitting_geometry(energy) if geometry is None else geometry
     core = _core(parts, geometry)
     absorbed = [p for p in parts if p is not core and _is_absorbed(p, core, geometry)]
@@ -84,13 +92,33 @@ class _Part:
     operator: Operator
 
     @classmethod
-    def of(cls, term: Function) -> _Part:
-        if isinstance(term, Shifted) and isinstance(term.function, Composed):
-            inner = term.function  # f(K(x − c)) = f(Kx − Kc), with Kc as it is now
-            return cls(inner.function.shifted(inner.operator(term.c)), inner.operator)
+    def of(cls, term: Function, shape: Var | None) -> _Part:
+        """The operator is taken out of factors and shifts; ``shape`` is that of x, if known."""
         if isinstance(term, Composed):
-            return cls(term.function, term.operator)
+            if not _hides_operator(term.function):
+                return cls(term.function, term.operator)
+            with torch.no_grad():
+                image = None if shape is None else term.operator(shape)
+            inner = cls.of(term.function, image)
+            return cls(inner.function, Composition(inner.operator, term.operator))
+        if isinstance(term, Scaled):
+            inner = cls.of(term.function, shape)
+            if inner.composed:
+                return cls(scale(term.factor, inner.function), inner.operator)
+        if isinstance(term, Shifted):
+            inner = cls.of(term.function, shape)
+            if inner.composed:  # f(K(x − c)) = f(Kx − Kc), with Kc as it is now
+                c = _as_large_as(shape, term.c)
+                return cls(inner.function.shifted(inner.operator(c)), inner.operator)
         return cls(term, Identity())
+
+    def blocks(self) -> list[_Part]:
+        """Σ f_i(K_i x) for a separable function of a stack: terms like any other."""
+        f, K = self.function, self.operator
+        if isinstance(f, Separable) and isinstance(K, Stack) and len(f.blocks) == len(K.operators):
+            pairs = zip(f.blocks, K.operators, strict=True)
+            return [part for pair in pairs for part in _Part(*pair).blocks()]
+        return [self]
 
     @property
     def composed(self) -> bool:
@@ -98,11 +126,27 @@ class _Part:
 
     @property
     def term(self) -> Function:
-        return self.function @ self.operator
+        return compose(self.function, self.operator)
+
+
+def _hides_operator(function: Function) -> bool:
+    """Whether a composition stands behind factors and shifts."""
+    if isinstance(function, Scaled | Shifted | Composed):
+        return isinstance(function.function, Composed) or _hides_operator(function.function)
+    return False
+
+
+def _as_large_as(shape: Var | None, c: Var) -> Var:
+    """c as it meets a variable of this shape: K sees what broadcasting would repeat."""
+    if shape is None or isinstance(shape, tuple) or isinstance(c, tuple):
+        return c
+    return c.expand(torch.broadcast_shapes(shape.shape, c.shape))
 
 
 def _total(parts: list[_Part]) -> Function:
-    return sum((p.term for p in parts[1:]), parts[0].term) if parts else Zero()
+    if not parts:
+        return Zero()
+    return functools.reduce(add, (p.term for p in parts))
 
 
 def fitting_geometry(energy: Function) -> Geometry:
@@ -135,11 +179,15 @@ def _core(parts: list[_Part], geometry: Geometry) -> _Part | None:
     def rank(part: _Part) -> tuple[bool, str]:
         inner = _without_factor(part.function)
         inner = inner.function if isinstance(inner, Shifted) else inner
-        return not isinstance(inner, Indicator | Equality), repr(
-            part.function
-        )  # names, not the order given
+        # Names, not the order given; inside a transform the numbers in them cannot be read.
+        name = repr(part.function) if is_concrete() else type(inner).__name__
+        return not isinstance(inner, Indicator | Equality), name
 
-    return min(found, key=rank, default=None)
+    best = None
+    for part in found:  # min(…, key=…) does not go through torch.compile
+        if best is None or rank(part) < rank(best):
+            best = part
+    return best
 
 
 def _is_absorbed(part: _Part, core: _Part | None, geometry: Geometry) -> bool:
@@ -172,6 +220,12 @@ def _require_dual(
     dual = Euclidean() if dual_geometry is None else dual_geometry
     if isinstance(dual, Product) and count > 1:
         return  # blocks have their own geometries; the algorithm looks each of them up
+    if count > 1 and not isinstance(dual, Euclidean):
+        raise InputError(
+            f"{count} terms of {energy!r} go behind an operator, so that there are {count} dual "
+            f"variables. Instead of {dual!r} give dual_geometry=Product(…) with a geometry for "
+            "each of them, in the order of the terms."
+        )
     if has_prox(part.function.conjugate(), dual):
         return
     taken = "nothing has" if core is None else f"{core.function!r} has"

@@ -11,7 +11,13 @@ from torch import Tensor
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions import Function, Linear, Separable, Zero
-from legato.functions.algebra import coupled_through, first_start, most_coupled, terms_of
+from legato.functions.algebra import (
+    coupled_through,
+    first_start,
+    most_coupled,
+    start_behind,
+    terms_of,
+)
 from legato.operators import Operator, as_operator
 
 
@@ -153,11 +159,7 @@ class Saddle:
         found = first_start((self.smooth, self.nonsmooth))
         if found is not None:
             return found
-        image = self.penalty.start()
-        if image is None:
-            return None
-        with torch.no_grad():
-            return tree_map(torch.zeros_like, self.operator.adjoint(image))
+        return start_behind(self.operator, self.penalty)
 
     def with_linear_terms(self, primal: Var, dual: Var) -> Saddle:
         """The problem with ⟨primal, x⟩ + ⟨dual, y⟩ added to its saddle function."""

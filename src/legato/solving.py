@@ -17,6 +17,7 @@ from legato.algorithms import Algorithm, Backtracking, ForwardBackward, PrimalDu
 from legato.energy import fitting_geometry, split
 from legato.errors import InputError
 from legato.functions import Function
+from legato.functions.kernels import same_geometry
 from legato.geometry import Euclidean
 from legato.gradients import Backward, GradientStrategy, Task, Unroll
 from legato.problems import Composite, Problem, Saddle
@@ -183,13 +184,24 @@ def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:
 
 def _start(algorithm: Algorithm[Any, Any], problem: Any, given: Any, x0: Any) -> Any:
     if isinstance(x0, Solution):
-        if type(x0.algorithm) is not type(algorithm):
+        if not _speaks_like(x0.algorithm, algorithm):
             return algorithm.init(problem, x0.x)
         same = x0.given is given
         return (algorithm.proceed if same else algorithm.resume)(problem, x0.state)
     if isinstance(x0, tuple) and hasattr(x0, "_fields"):
         return algorithm.resume(problem, _require_own_state(algorithm, x0))
     return algorithm.init(problem, x0)
+
+
+def _speaks_like(one: Algorithm[Any, Any], other: Algorithm[Any, Any]) -> bool:
+    """Whether the states of two algorithms mean the same: mirror coordinates are a geometry's."""
+    if type(one) is not type(other):
+        return False
+    for name in ("geometry", "dual_geometry"):
+        a, b = getattr(one, name, None), getattr(other, name, None)
+        if a is not b and (a is None or b is None or not same_geometry(a, b)):
+            return False
+    return True
 
 
 def _require_own_state(algorithm: Algorithm[Any, Any], state: Any) -> Any:

@@ -87,3 +87,17 @@ def test_convergence_is_said_for_each_element():
     found = lg.solve(energy, stop=lg.Stop(50, tol=1e-10))
     assert found.converged.tolist() == [True, False]
     assert "1 of 2" in repr(found)
+
+
+@pytest.mark.parametrize("axes", [(), (1,)])
+def test_data_that_a_batch_shares(axes):
+    """The batch may come from the operator alone; its elements are told apart all the same."""
+    y, A = randn(*axes, 5, seed=1), randn(3, 4, 5, seed=2)
+    stop = lg.Stop(40)
+    found = lg.solve(lg.SquaredDistance(y) + lg.L1(0.3) @ A, stop=stop)
+    assert found.residual.shape == found.objective.shape == found.gap.shape == (3,)
+    for i in range(3):
+        one = lg.solve(lg.SquaredDistance(y.reshape(5)) + lg.L1(0.3) @ A[i], stop=stop)
+        torch.testing.assert_close(found.x[i], one.x)
+        torch.testing.assert_close(found.residual[i], one.residual)
+        torch.testing.assert_close(found.gap[i], one.gap)

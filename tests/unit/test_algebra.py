@@ -185,3 +185,65 @@ def test_weights_of_groups_must_belong_to_groups():
     with pytest.raises(errors.InputError, match="one group norm for each"):
         lg.L2Ball(torch.ones(3).double()).prox(square)
     assert float(lg.GroupL1(torch.ones(3, 1).double())(square)) > 0
+
+
+def test_steps_for_each_block_reach_what_is_added_to_the_blocks():
+    """A factor or a quadratic term around blocks counts with one step a block, too."""
+    blocks = lg.Separable(lg.L1(0.3), lg.L1(0.2))
+    x, steps = (randn(3, seed=1), randn(2, seed=2)), (0.5, 2.0)
+    for g, f in (
+        (blocks + lg.SquaredNorm(0.7), lambda b: b + lg.SquaredNorm(0.7)),
+        (3.0 * blocks, lambda b: 3.0 * b),
+        ((3.0 * blocks).conjugate(), lambda b: (3.0 * b).conjugate()),
+    ):
+        expected = tuple(
+            f(b).prox(t, step) for b, t, step in zip(blocks.blocks, x, steps, strict=True)
+        )
+        torch.testing.assert_close(g.prox(x, steps), expected)
+
+
+def test_preconditioned_steps_solve_the_same_problem_on_a_tuple():
+    A, B, b = randn(4, 3, seed=1), randn(4, 2, seed=2), randn(4, seed=3)
+    g = lg.Separable(lg.L1(0.1), lg.L1(0.2)) + lg.SquaredNorm(1.0)
+    problem = lg.Saddle(lg.Stack(A.mT, B.mT).T, lg.SquaredDistance(b), nonsmooth=g)
+    start = (torch.zeros(3).double(), torch.zeros(2).double())
+    plain, diagonal = (
+        lg.solve(problem, lg.PrimalDual(precondition=p), start, stop=lg.Stop(5000, tol=1e-12)).x
+        for p in (False, True)
+    )
+    torch.testing.assert_close(plain, diagonal)
+
+
+def test_gap_with_a_scaled_kernel():
+    K = randn(3, 4, seed=1)
+    energy = lg.Simplex() + 0.5 * lg.NegativeEntropy() + lg.L1(0.1) @ K
+    found = lg.solve(energy, x0=torch.full((4,), 0.25).double(), stop=lg.Stop(5000, tol=1e-12))
+    assert abs(float(found.gap)) < 1e-9
+
+
+def test_a_weight_of_zero_makes_no_nan_of_the_gap():
+    weight = torch.tensor([1.0, 0.0, 1.0]).double()
+    data, tv = lg.SquaredDistance(randn(3, seed=1), weight), lg.L1(0.1) @ lg.Differences((-1,))
+    found = lg.solve(data + tv, stop=lg.Stop(5000, tol=1e-13))
+    assert abs(float(found.gap)) < 1e-9
+    with pytest.raises(errors.MissingConjugateError, match="weight 0"):
+        _ = lg.solve(data + lg.L1(0.3) + tv).gap
+
+
+def test_smoothing_goes_through_an_operator():
+    x = randn(5, seed=1)
+    smooth = lg.smoothed(lg.SquaredDistance(x) + lg.L1(0.2) @ lg.Differences((-1,)), 1e-9)
+    assert smooth.is_smooth
+    torch.testing.assert_close(smooth(x), 0.2 * x.diff().abs().sum(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [np.float32(0.5), np.float64(0.5), np.int64(2)])
+def test_a_numpy_number_scales(factor):
+    torch.testing.assert_close((factor * lg.L1())(X), float(factor) * lg.L1()(X))
+
+
+def test_what_is_no_tensor_is_refused_in_words():
+    with pytest.raises(errors.InputError, match="shifted by a tensor, not by float"):
+        lg.L1().shifted(0.5)
+    with pytest.raises(errors.InputError, match="a number or a tensor, not list"):
+        lg.L1([1.0])

@@ -167,3 +167,154 @@ def test_a_parameter_that_changes_between_two_solves():
     again = lg.solve(energy, stop=UNTIL).x
     fresh = lg.solve(lg.LeastSquares(3 * A, b) + lg.L1(0.8), stop=UNTIL).x
     torch.testing.assert_close(again, fresh, rtol=1e-8, atol=1e-10)
+
+
+# --- operators behind factors and shifts ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["factor", "twice", "composed"])
+def test_an_operator_behind_factors_and_shifts_is_found(kind):
+    y, c, K, M = randn(6, seed=1), randn(6, seed=2), randn(4, 6, seed=3), randn(6, 6, seed=4)
+    x = cp.Variable(6)
+    term, argument = {
+        "factor": (2.0 * (lg.L1(0.2) @ K).shifted(c), K.numpy() @ (x - c.numpy())),
+        "twice": (
+            (lg.L1(0.4) @ K).shifted(c).shifted(c),
+            K.numpy() @ (x - 2 * c.numpy()),
+        ),
+        "composed": (
+            (lg.L1(0.4) @ K).shifted(c) @ M,
+            K.numpy() @ (M.numpy() @ x - c.numpy()),
+        ),
+    }[kind]
+    squared = 0.5 * cp.sum_squares(x - y.numpy())
+    agrees(lg.SquaredDistance(y) + term, squared + 0.4 * cp.norm1(argument), x)
+
+
+def test_an_operator_sees_a_shift_as_broadcasting_repeats_it():
+    y, K = randn(1, 6, seed=1), lg.Convolution(rand(1, 1, 3, seed=2))
+    number = torch.full((1, 1), 0.7).double()
+    found = [
+        lg.solve(lg.SquaredDistance(y) + (lg.L1() @ K).shifted(c), stop=UNTIL).x
+        for c in (number, number.expand(1, 6))
+    ]
+    torch.testing.assert_close(*found)
+
+
+def test_blocks_of_a_stack_are_terms_like_any_other():
+    y, A, B = randn(3, 5, seed=1), randn(3, 4, 5, seed=2), randn(3, 2, 5, seed=3)
+    blocks = lg.Separable(lg.L1(0.3), lg.L1(0.2)) @ lg.Stack(A, B)
+    rest = lg.SquaredDistance(y) + lg.L1(0.1) @ D
+    found = lg.solve(rest + blocks, stop=UNTIL)
+    alone = lg.solve(rest + lg.L1(0.3) @ A + lg.L1(0.2) @ B, stop=UNTIL)
+    torch.testing.assert_close(found.x, alone.x)
+    assert found.residual.shape == (3,)
+
+
+# --- the shape of the variable --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [D, lg.Dense(randn(4, 6, seed=1))])
+def test_one_number_behind_an_operator_tells_no_shape(K):
+    y, c = randn(6, seed=2), torch.tensor(0.3).double()
+    energy = lg.SquaredDistance(y) + lg.Linear(c) @ K + lg.L1(0.1) @ D
+    K1 = K.adjoint(c.expand(K(y).shape))
+    expected = lg.solve(lg.SquaredDistance(y) + lg.Linear(K1) + lg.L1(0.1) @ D, stop=UNTIL)
+    torch.testing.assert_close(lg.solve(energy, stop=UNTIL).x, expected.x)
+
+
+def test_terms_of_different_shapes_are_refused():
+    with pytest.raises(errors.InputError, match=r"do not act on one variable.*\(4,\).*\(5,\)"):
+        lg.solve(lg.SquaredDistance(torch.ones(5)) + lg.Linear(torch.ones(4)))
+
+
+# --- words and numbers ----------------------------------------------------------------------------
+
+
+def test_a_weight_that_became_negative_is_refused():
+    weight = torch.tensor(0.1)
+    for term in (lg.L1(weight), weight * lg.GroupL1() @ torch.eye(2), lg.LInfBall(weight)):
+        energy = lg.SquaredDistance(torch.ones(2)) + term
+        with torch.no_grad():
+            weight.neg_()
+        with pytest.raises(errors.InputError, match="must be non-negative"):
+            lg.solve(energy)
+        weight.neg_()
+
+
+def test_an_equality_with_a_number_is_exact_in_double_precision():
+    energy = lg.SquaredDistance(randn(5, seed=1)) + lg.Equality(0.1) @ torch.ones(1, 5).double()
+    total = lg.solve(energy, stop=lg.Stop(2000, tol=1e-14)).x.sum()
+    assert float(total) == pytest.approx(0.1, abs=1e-14)
+
+
+def test_several_duals_need_a_product():
+    energy = lg.SquaredDistance(randn(5, seed=1)) + lg.L1() @ D + lg.L1() @ randn(3, 5, seed=2)
+    with pytest.raises(errors.InputError, match="dual_geometry=Product"):
+        lg.solve(energy, lg.PrimalDual(dual_geometry=lg.Interval(-1.0, 1.0)))
+
+
+def test_complex_data_are_refused():
+    with pytest.raises(errors.InputError, match="complex"):
+        lg.solve(lg.SquaredDistance(torch.ones(2, dtype=torch.complex64)) + lg.L1())
+
+
+# --- starts from elsewhere ------------------------------------------------------------------------
+
+
+def test_a_state_does_not_make_an_algorithm_solve_another_kind_of_problem():
+    y = randn(5, seed=1)
+    composite, saddle = (
+        lg.split(lg.SquaredDistance(y) + term) for term in (lg.L1(0.1), lg.L1(0.1) @ D)
+    )
+    with pytest.raises(errors.InputError, match="not Saddle"):
+        lg.solve(saddle, lg.ForwardBackward(), lg.solve(composite).state)
+    with pytest.raises(errors.InputError, match="not Composite"):
+        lg.solve(composite, lg.PrimalDual(), lg.solve(saddle).state)
+
+
+def test_a_dual_of_another_kind_is_refused():
+    y, K = randn(5, seed=1), randn(3, 5, seed=2)
+    other = lg.solve(lg.SquaredDistance(y) + lg.L1() @ K + lg.L1() @ D)
+    with pytest.raises(errors.InputError, match=r"a tuple of 2.*one tensor"):
+        lg.solve(lg.SquaredDistance(y) + lg.L1() @ K, x0=other)
+
+
+def test_a_solution_in_another_geometry_is_a_start_at_its_point():
+    energy = lg.SquaredDistance(rand(4, seed=1)) + lg.Simplex()
+    found = lg.solve(energy, lg.ForwardBackward(0.5, lg.Entropy()), stop=lg.Stop(500))
+    again = lg.solve(energy, lg.ForwardBackward(1e-3), found, stop=lg.Stop(1))
+    torch.testing.assert_close(again.x, found.x, rtol=0, atol=1e-2)
+
+
+# --- transforms -----------------------------------------------------------------------------------
+
+
+def test_vmap_over_the_weight_of_the_core():
+    y, weights = randn(5, seed=1), rand(3, seed=2)
+
+    def solution(weight):
+        return lg.solve(lg.SquaredDistance(y) + lg.L1(weight)).x
+
+    torch.testing.assert_close(
+        torch.func.vmap(solution)(weights), torch.stack([solution(w) for w in weights])
+    )
+
+
+def test_an_energy_compiles_as_a_whole():
+    def solution(y, weight):
+        energy = lg.SquaredDistance(y) + lg.L1(weight)
+        return lg.solve(energy, lg.ForwardBackward(0.5), stop=lg.Stop(5)).x
+
+    y, weight = randn(5, seed=1), torch.tensor(0.3).double()
+    whole = torch.compile(solution, fullgraph=True, backend="eager")
+    torch.testing.assert_close(whole(y, weight), solution(y, weight))
+
+
+def test_a_product_has_a_geometry_for_each_block_as_written():
+    y, A, b = randn(5, seed=1), randn(3, 5, seed=2), randn(3, seed=3)
+    blocks = lg.Separable(lg.L1(), lg.SquaredDistance(b)) @ lg.Stack(D, A)
+    duals = lg.PrimalDual(dual_geometry=lg.Product(lg.Interval(-1.0, 1.0), lg.Euclidean()))
+    energy = lg.SquaredDistance(y) + blocks
+    found, plain = (lg.solve(energy, a, stop=UNTIL).x for a in (duals, None))
+    torch.testing.assert_close(found, plain, rtol=0, atol=1e-8)

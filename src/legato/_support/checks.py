@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from legato._support.holding import Held, held_tensors
+from legato._support.holding import Held, held_tensors, held_weights
 from legato.errors import InputError
 
 RANGE = {torch.float32: 1e9, torch.float64: 1e75}
@@ -73,6 +73,8 @@ def require_nonnegative(value: Tensor | float, name: str) -> None:
                 f"{name} must be non-negative, but its smallest entry is {worst:g}: the problem "
                 "would not be convex. To learn a weight, parametrise it, e.g. by softplus."
             )
+    elif not isinstance(value, int | float):
+        raise InputError(f"{name} must be a number or a tensor, not {type(value).__name__}.")
     elif not value >= 0:
         raise InputError(f"{name} must be non-negative, not {value!r}.")
 
@@ -185,7 +187,7 @@ def require_below(lo: Tensor | float, hi: Tensor | float, *, strict: bool, name:
 
 
 def require_sound_data(obj: Any, what: str) -> None:
-    """Refuse NaN, infinity, half precision, mixed devices and mixed floating dtypes."""
+    """Refuse NaN, infinity, negative weights, half precision, mixed devices and mixed dtypes."""
     if torch.compiler.is_compiling():
         return  # there are no values yet, and some compilers cannot look into a dataclass
     found = [held for held in held_tensors(obj) if held.tensor.is_floating_point()]
@@ -213,12 +215,18 @@ def require_sound_data(obj: Any, what: str) -> None:
         for _, t, may_be_infinite in found
         if t.numel()
     ]
+    # A weight was not negative when its term was made, but may have been learned since.
+    weights = list(held_weights(obj))
+    probes += [(held.tensor.detach() < 0).any() for held in weights]
     if not probes:
         return
     total = probes[0] + 0.0
     for probe in probes[1:]:
         total = total + probe.to(total)
     if float(total) != 0:
+        for path, tensor, _ in weights:
+            if not bool(torch.isnan(tensor.detach()).any()):
+                require_nonnegative(tensor, path)
         raise InputError(_describe_unsound(found, what))
 
 

@@ -21,10 +21,12 @@ class Holder:
     """A base for functions, operators and geometries: all public attributes count as data.
 
     A class whose attribute may hold infinite entries (the ends of a box) names it in
-    ``may_be_infinite``. Attributes that begin with an underscore are not looked at.
+    ``may_be_infinite``; a weight, which must not become negative, in ``nonnegative``. Attributes
+    that begin with an underscore are not looked at.
     """
 
     may_be_infinite: ClassVar[tuple[str, ...]] = ()
+    nonnegative: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
         """The call that makes this object, arguments at their defaults left out."""
@@ -77,3 +79,19 @@ def held_tensors(obj: Any, path: str = "", may_be_infinite: bool = False) -> Ite
             if not name.startswith("_"):
                 inner = f"{path}.{name}" if path else name
                 yield from held_tensors(value, inner, name in infinite)
+
+
+def held_weights(obj: Any, path: str = "") -> Iterator[Held]:
+    """The tensors among the attributes that holders call ``nonnegative``."""
+    if isinstance(obj, (tuple, list)):
+        for i, part in enumerate(obj):
+            yield from held_weights(part, f"{path}[{i}]")
+    elif isinstance(obj, Holder) or (dataclasses.is_dataclass(obj) and not isinstance(obj, type)):
+        weights = obj.nonnegative if isinstance(obj, Holder) else ()
+        for name, value in getattr(obj, "__dict__", {}).items():
+            inner = f"{path}.{name}" if path else name
+            if isinstance(value, Tensor):
+                if name in weights and value.numel():
+                    yield Held(inner, value)
+            elif not name.startswith("_"):
+                yield from held_weights(value, inner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -53,12 +53,30 @@ def detach(tree: TreeT) -> TreeT:
 def sub_scaled(x: Var, alpha: Any, direction: Var) -> Var:
     """x − α·direction in one pass; a tuple of steps goes with a tuple of variables."""
     if isinstance(alpha, tuple):
-        return tree_map(sub_scaled, x, alpha, direction)
+        return rebuilt(x, map(sub_scaled, x, alpha, direction))
     if isinstance(x, tuple):
         return tree_map(lambda t, d: sub_scaled(t, alpha, d), x, direction)
     if isinstance(alpha, Tensor):
         return torch.addcmul(x, alpha, direction, value=-1)
     return torch.sub(x, direction, alpha=alpha)
+
+
+def divide(x: Var, by: Any) -> Var:
+    """x / by; a tuple of numbers goes with a tuple of variables."""
+    if isinstance(by, tuple):
+        return rebuilt(x, map(divide, x, by))
+    return tree_map(lambda t: t / by, x)
+
+
+def map_steps(fn: Callable[[Any], Any], steps: Any) -> Any:
+    """fn of a step, or of each of a (nested) tuple of steps."""
+    return tuple(map_steps(fn, s) for s in steps) if isinstance(steps, tuple) else fn(steps)
+
+
+def rebuilt(like: Var, parts: Iterable[Any]) -> Var:
+    """A tuple of the type of ``like`` with other parts, as many as it has."""
+    made = [part for _, part in zip(like, parts, strict=True)]
+    return type(like)(*made) if hasattr(like, "_fields") else tuple(made)
 
 
 def extrapolate(new: Var, old: Var) -> Var:

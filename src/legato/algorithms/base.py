@@ -117,7 +117,6 @@ class Algorithm(ABC, Generic[P, S]):
                 "step, or look for non-finite values in the problem."
             )
 
-    @torch.no_grad()
     def residual(
         self, before: S, after: S, batch: int = 0, largest: Tensor | None = None
     ) -> Tensor:
@@ -126,16 +125,17 @@ class Algorithm(ABC, Generic[P, S]):
         One number for each element of a batch. ``largest`` is the largest norm seen so far, to
         which the change is compared if the present one is smaller.
         """
-        old, new = self.points(before), self.points(after)
-        change = _norm(tree.tree_map(torch.sub, new, old), batch)
-        size = self.size(after, batch)
-        size = size if largest is None else torch.maximum(size, largest)
-        return change / torch.where(size > 0, size, 1.0)
+        with torch.no_grad():  # as a decorator it does not go through torch.compile
+            old, new = self.points(before), self.points(after)
+            change = _norm(tree.tree_map(torch.sub, new, old), batch)
+            size = self.size(after, batch)
+            size = size if largest is None else torch.maximum(size, largest)
+            return change / torch.where(size > 0, size, 1.0)
 
-    @torch.no_grad()
     def size(self, state: S, batch: int = 0) -> Tensor:
         """The norm of the points, for each element of a batch."""
-        return _norm(self.points(state), batch)
+        with torch.no_grad():
+            return _norm(self.points(state), batch)
 
 
 def _norm(x: Var, batch: int) -> Tensor:

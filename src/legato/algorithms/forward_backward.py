@@ -180,16 +180,13 @@ class ForwardBackward(Algorithm[Composite, Any]):
     # --- start ------------------------------------------------------------------------------------
 
     def init(self, problem: Composite, x0: Var | None) -> State:
-        if not isinstance(problem, Composite):
-            raise InputError(
-                f"ForwardBackward solves Composite problems, not {type(problem).__name__}. "
-                "Use PrimalDual for a Saddle problem."
-            )
+        _require_composite(problem)
         return self._begin(
             problem, mirror_start(self.geometry, problem.nonsmooth, problem.start(), x0)
         )
 
     def resume(self, problem: Composite, state: State) -> State:
+        _require_composite(problem)
         require_fitting(self.solution(state), problem.start(), "The state")
         return self._begin(problem, state.mirror)
 
@@ -383,6 +380,14 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.mirror, "ForwardBackward")
+
+
+def _require_composite(problem: Any) -> None:
+    if not isinstance(problem, Composite):
+        raise InputError(
+            f"ForwardBackward solves Composite problems, not {type(problem).__name__}. "
+            "Use PrimalDual for a Saddle problem."
+        )
 
 
 def _turned(ahead: Var, new: Var, before: Var, after: Var, like: Tensor) -> Tensor:

@@ -138,17 +138,20 @@ class PrimalDual(Algorithm[Saddle, Any]):
     # --- start ------------------------------------------------------------------------------------
 
     def init(self, problem: Saddle, x0: Var | None) -> State:
-        if not isinstance(problem, Saddle):
-            raise InputError(
-                f"PrimalDual solves Saddle problems, not {type(problem).__name__}. "
-                "Use ForwardBackward for a Composite problem."
-            )
+        _require_saddle(problem)
         primal = mirror_start(self.geometry, problem.nonsmooth, problem.start(), x0)
         image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
         dual = neutral(self.dual_geometry, problem.penalty.conjugate(), image)
+        with torch.no_grad():  # where K or h has batch axes that x has not yet
+            back = problem.operator.adjoint(self.dual_geometry.unmirror(tree.detach(dual)))
+        if tree_map(_shape, back) != tree_map(_shape, primal):
+            primal = tree_map(lambda t, b: t.expand(_joint_shape(t, b)), primal, back)
+            image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
+            dual = neutral(self.dual_geometry, problem.penalty.conjugate(), image)
         return self._begin(problem, primal, dual, image)
 
     def resume(self, problem: Saddle, state: State) -> State:
+        _require_saddle(problem)
         require_fitting(self.solution(state), problem.start(), "The state")
         image = problem.operator(tree.detach(self.geometry.unmirror(state.primal)))
         require_fitting(state.dual, image, "The dual variable of the state")
@@ -379,6 +382,22 @@ class PrimalDual(Algorithm[Saddle, Any]):
     def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.primal, "PrimalDual")
         require_sound_mirror(self.dual_geometry, state.dual, "PrimalDual")
+
+
+def _require_saddle(problem: Any) -> None:
+    if not isinstance(problem, Saddle):
+        raise InputError(
+            f"PrimalDual solves Saddle problems, not {type(problem).__name__}. "
+            "Use ForwardBackward for a Composite problem."
+        )
+
+
+def _shape(t: Tensor) -> torch.Size:
+    return t.shape
+
+
+def _joint_shape(t: Tensor, other: Tensor) -> torch.Size:
+    return torch.broadcast_shapes(t.shape, other.shape)
 
 
 def _dual_steps(dual: Function, image: Var, K: Var, balance: Any, modulus: Any) -> Var:

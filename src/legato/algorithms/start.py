@@ -24,6 +24,11 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
                 "The problem's data do not tell the shape of its variable. Pass x0=…, "
                 "e.g. torch.zeros(shape) or any interior point."
             )
+        if any(t.is_complex() for t in tree.leaves(shape)):
+            raise InputError(
+                "The problem's data are complex, but solvers compute with real numbers. Give real "
+                "and imaginary parts as an axis, with torch.view_as_real."
+            )
         return neutral(geometry, term, shape)
     for tensor in tree.leaves(x0):
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
@@ -57,6 +62,10 @@ def require_fitting(x0: Var, shape: Var | None, name: str) -> None:
     """Refuse a start that does not belong to a problem whose variable has this shape."""
     if shape is None:
         return
+    if _blocks(x0) != _blocks(shape):
+        raise InputError(
+            f"{name} is {_blocks(x0)}, but the problem's variable is {_blocks(shape)}."
+        )
     for given, expected in zip(tree.leaves(x0), tree.leaves(shape), strict=True):
         if given.dtype != expected.dtype:
             raise InputError(
@@ -74,6 +83,10 @@ def require_fitting(x0: Var, shape: Var | None, name: str) -> None:
                 f"{name} has shape {tuple(given.shape)}, but the problem's variable has shape "
                 f"{tuple(expected.shape)}."
             ) from None
+
+
+def _blocks(x: Var) -> str:
+    return f"a tuple of {len(tree.leaves(x))}" if isinstance(x, tuple) else "one tensor"
 
 
 def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:

@@ -125,4 +125,4 @@ class Equality(Function):
     def make_conjugate(self) -> Function:
         if isinstance(self.b, Tensor):
             return Linear(self.b)
-        return Zero() if self.b == 0 else Linear(torch.tensor(self.b))
+        return Zero() if self.b == 0 else Linear(torch.tensor(self.b, dtype=torch.float64))

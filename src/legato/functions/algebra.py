@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import require_nonnegative
+from legato._support.checks import holds, require_nonnegative
 from legato._support.holding import short
 from legato._support.tree import Var, expand_over, largest_over, tree_map
-from legato.errors import InputError
+from legato.errors import InputError, MissingConjugateError
 from legato.functions.base import Function, ProxParts
 from legato.geometry import Euclidean, Geometry
 from legato.operators import Composition, Identity, Operator, Stack, as_operator
@@ -40,8 +41,9 @@ def scale(factor: Tensor | float, function: Function) -> Function:
             f"A function is scaled by one number, not by a tensor of shape {tuple(factor.shape)}. "
             "A weight for each entry is an argument of the term, as in L1(weight)."
         )
-    if not isinstance(factor, Tensor | int | float) or isinstance(factor, bool):
+    if not isinstance(factor, Tensor | Real) or isinstance(factor, bool):
         raise InputError(f"A function is scaled by a number, not by {type(factor).__name__}.")
+    factor = factor if isinstance(factor, Tensor | int) else float(factor)  # a NumPy number
     require_nonnegative(factor, "The factor in front of a function")
     if isinstance(function, Sum):
         return Sum(*(scale(factor, term) for term in function.terms))
@@ -64,6 +66,11 @@ def compose(function: Function, operator: Operator | Tensor) -> Function:
 
 def shift(function: Function, c: Tensor) -> Function:
     """x ↦ f(x − c); a sum is shifted term by term."""
+    if not isinstance(c, Tensor | tuple):
+        raise InputError(
+            f"A function is shifted by a tensor, not by {type(c).__name__}. Write a number as "
+            "torch.full_like(x, c)."
+        )
     if isinstance(function, Sum):
         return Sum(*(shift(term, c) for term in function.terms))
     return Shifted(function, c)
@@ -168,8 +175,15 @@ class Sum(Function):
         """
         from legato.functions.prox import prox  # the table stands on this module
 
-        geometry = next((t.geometry for t in self.terms if hasattr(t, "geometry")), Euclidean())
+        plain = map(_without_factor, self.terms)
+        geometry = next((t.geometry for t in plain if hasattr(t, "geometry")), Euclidean())
         core, factor, shifts, epsilon = self.prox_parts(geometry)
+        if epsilon is not None and not holds(torch.as_tensor(epsilon) > 0):
+            raise MissingConjugateError(
+                f"The conjugate of {self!r} is not known in closed form where a quadratic term or "
+                "kernel has weight 0, so the primal–dual gap cannot be computed. Use the residual "
+                "instead."
+            )
         argument = y
         for amount, c in shifts:
             argument = tree.sub_scaled(argument, amount, c)
@@ -190,6 +204,8 @@ class Scaled(Function):
     >>> (3.0 * lg.L1())(torch.tensor([1.0, -1.0])), (2.0 * lg.L1()).prox(torch.tensor([3.0]))
     (tensor(6.), tensor([1.]))
     """
+
+    nonnegative: ClassVar[tuple[str, ...]] = ("factor",)
 
     factor: Tensor | float
     function: Function
@@ -277,11 +293,7 @@ class Composed(Function):
         return coupled_through(self.operator, self.function)
 
     def start(self) -> Var | None:
-        image = self.function.start()
-        if image is None:
-            return None
-        with torch.no_grad():
-            return tree_map(torch.zeros_like, self.operator.adjoint(image))
+        return start_behind(self.operator, self.function)
 
     @property
     def is_smooth(self) -> bool:
@@ -300,6 +312,9 @@ class Composed(Function):
             inner = constant.ndim if axes is None else axes[1]
             constant = largest_over(constant, inner)
         return expand_over(constant * norm**2, 0 if axes is None else axes[0])
+
+    def smoothed(self, mu: Tensor | float) -> Function:
+        return compose(self.function.smoothed(mu), self.operator)
 
     def __repr__(self) -> str:
         return f"{_bracketed(self.function)} @ {self.operator!r}"
@@ -331,8 +346,10 @@ class Shifted(Function):
         return self.function.coupled
 
     def start(self) -> Var | None:
-        found = self.function.start()
-        return tree_map(torch.zeros_like, self.c) if found is None else found
+        found, c = self.function.start(), tree_map(torch.zeros_like, self.c)
+        if found is None or isinstance(found, tuple):
+            return c if found is None else found
+        return found + c
 
     def bounds(self) -> tuple[Any, Any]:
         lo, hi = self.function.bounds()
@@ -497,13 +514,43 @@ def coupled_through(operator: Operator, function: Function) -> int | None:
 
 
 def first_start(terms: tuple[Function, ...]) -> Var | None:
-    """The shape of x, from the term that knows most of its axes."""
-    best, axes = None, -1
+    """The shape of x: what the data of all terms broadcast to."""
+    best: Var | None = None
     for term in terms:
         found = term.start()
-        if found is not None and tree.leaves(found)[0].ndim > axes:
-            best, axes = found, tree.leaves(found)[0].ndim
+        if best is None or found is None:
+            best = found if best is None else best
+            continue
+        if isinstance(best, tuple) or isinstance(found, tuple):
+            continue
+        try:
+            shape = torch.broadcast_shapes(best.shape, found.shape)
+        except RuntimeError:
+            raise InputError(
+                f"The terms do not act on one variable: {term!r} takes one of shape "
+                f"{tuple(found.shape)}, those before it one of shape {tuple(best.shape)}."
+            ) from None
+        # A 0-dim tensor tells neither dtype nor device.
+        best = (best if best.ndim >= found.ndim else found).new_zeros(shape)
     return best
+
+
+def start_behind(operator: Operator, function: Function) -> Var | None:
+    """Zeros of the shape of x in f(Kx), from those of Kx."""
+    image = function.start()
+    if image is None:
+        return None
+    try:
+        with torch.no_grad():
+            return tree_map(torch.zeros_like, operator.adjoint(image))
+    except (InputError, RuntimeError, IndexError):
+        if all(t.numel() == 1 for t in tree.leaves(image)):
+            return None  # one number for all entries of Kx: it does not tell how many there are
+        raise
+
+
+def _without_factor(function: Function) -> Any:
+    return _without_factor(function.function) if isinstance(function, Scaled) else function
 
 
 def _is_unbounded(pair: tuple[Any, Any]) -> bool:

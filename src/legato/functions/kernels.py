@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from legato._support.checks import require_nonnegative
-from legato._support.tree import Var, inner, tree_map
-from legato.errors import InputError
+from legato._support.checks import holds, require_nonnegative
+from legato._support.tree import Var, inner, sum_beyond, tree_map
+from legato.errors import InputError, MissingConjugateError
 from legato.functions.affine import Zero
-from legato.functions.base import Function, ProxParts
+from legato.functions.base import Function, ProxParts, indicator
 from legato.geometry import Entropy, Euclidean, Geometry
 
 
@@ -29,6 +29,8 @@ class BregmanTerm(Function):
     >>> ridge.prox(torch.tensor([8.0]))  # y/(1 + ε)
     tensor([2.])
     """
+
+    nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
 
     geometry: Geometry
     weight: Tensor | float = 1.0
@@ -78,6 +80,11 @@ class BregmanTerm(Function):
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         """εψ*(y/ε), the supremum being attained at x = ∇ψ*(y/ε)."""
+        if not holds(torch.as_tensor(self.weight) > 0):
+            raise MissingConjugateError(
+                f"The conjugate of {self!r} is not computed where its weight is 0, so there is no "
+                "primal–dual gap. Leave the term out, or use the residual instead."
+            )
         x = self.geometry.unmirror(tree_map(lambda t: t / self.weight, y))
         return inner(x, y, batch) - self.values(x, batch)
 
@@ -127,6 +134,8 @@ class SquaredDistance(Function):
     (tensor(5.), tensor([-1., -3.]), tensor([0.5000, 1.5000]))
     """
 
+    nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+
     y: Tensor
     weight: Tensor | float = 1.0
 
@@ -141,7 +150,8 @@ class SquaredDistance(Function):
         return 0
 
     def start(self) -> Var | None:
-        return torch.zeros_like(self.y)
+        weight = torch.zeros_like(self.weight) if isinstance(self.weight, Tensor) else 0
+        return torch.zeros_like(self.y) + weight
 
     def grad(self, x: Var) -> Var:
         rest = x - self.y
@@ -162,8 +172,11 @@ class SquaredDistance(Function):
         return ProxParts(Zero(), shifts=((-self.weight, self.y),), epsilon=self.weight)
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
-        """½ Σ p²/w + ⟨y, p⟩ at p."""
-        return inner(y, 0.5 * y / self.weight + self.y, batch)
+        """½ Σ p²/w + ⟨y, p⟩ at p; where w = 0 the indicator of p = 0."""
+        weight = torch.as_tensor(self.weight, dtype=y.dtype, device=y.device)
+        curved = weight > 0
+        square = 0.5 * y * y / torch.where(curved, weight, 1.0)
+        return sum_beyond(torch.where(curved, square + self.y * y, indicator(y.abs())), batch)
 
 
 def same_geometry(one: Geometry, other: Geometry) -> bool:

@@ -26,6 +26,8 @@ class L1(Function):
     tensor(32.)
     """
 
+    nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+
     weight: Tensor | float = 1.0
 
     def __post_init__(self) -> None:
@@ -107,6 +109,8 @@ class GroupL1(Function):
     >>> lg.GroupL1()(x.reshape(2, 2))
     tensor(10.)
     """
+
+    nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: Tensor | float = 1.0
     dim: int = -1

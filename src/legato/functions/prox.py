@@ -10,7 +10,9 @@ survives where the minimiser rounds to the boundary. There is no numerical fallb
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import may_be_differentiated
-from legato._support.tree import Var, tree_map
+from legato._support.tree import Var, map_steps, tree_map
 from legato.errors import InputError, MissingProxError
 from legato.functions.affine import Equality, Zero
 from legato.functions.algebra import Conjugate, Separable, Shifted
@@ -125,16 +127,13 @@ def mirror_prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
 def prox_argument(g: Function, geometry: Geometry, y: Var, alpha: Any) -> tuple[Function, Var, Any]:
     """The core whose entry gives the prox of g, with the argument and step it is called with."""
     core, scale, shifts, epsilon = g.prox_parts(geometry)
-    if isinstance(alpha, tuple):  # one step a block: the blocks take their own parts
-        return core, y, alpha
-    for factor, c in shifts:
-        y = tree.sub_scaled(y, alpha * factor, c)
+    for factor, c in shifts:  # α may be a tuple, one step a block
+        y = tree.sub_scaled(y, map_steps(partial(operator.mul, factor), alpha), c)
     if epsilon is not None:
-        shrink = 1 + alpha * epsilon
-        y = tree_map(lambda t: t / shrink, y)
-        alpha = alpha / shrink
+        y = tree.divide(y, map_steps(lambda a: 1 + a * epsilon, alpha))
+        alpha = map_steps(lambda a: a / (1 + a * epsilon), alpha)
     if scale is not None:
-        alpha = alpha * scale
+        alpha = map_steps(lambda a: a * scale, alpha)
     if isinstance(alpha, Tensor) and alpha.ndim > 0:
         _require_constant(alpha, core, y)
     return core, y, alpha
@@ -229,7 +228,8 @@ def _(g: Shifted, geometry: Geometry, y: Var, alpha: Any) -> Var:
 @register_prox(Conjugate, Euclidean)
 def _(g: Conjugate, geometry: Geometry, y: Var, alpha: Any) -> Var:
     """Moreau's identity; it holds for steps that do not vary where the prox couples."""
-    inner = mirror_prox(g.function, geometry, tree_map(lambda t: t / alpha, y), 1 / alpha)
+    inverse = map_steps(lambda a: 1 / a, alpha)
+    inner = mirror_prox(g.function, geometry, tree.divide(y, alpha), inverse)
     return tree.sub_scaled(y, alpha, inner)
 
 

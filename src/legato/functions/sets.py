@@ -121,6 +121,7 @@ class LInfBall(Indicator):
     """
 
     may_be_infinite: ClassVar[tuple[str, ...]] = ("radius",)
+    nonnegative: ClassVar[tuple[str, ...]] = ("radius",)
 
     radius: Tensor | float = 1.0
 
@@ -204,6 +205,8 @@ class L2Ball(Indicator):
     >>> lg.L2Ball(2.0).conjugate()(torch.tensor([3.0, 4.0]))
     tensor(10.)
     """
+
+    nonnegative: ClassVar[tuple[str, ...]] = ("radius",)
 
     radius: Tensor | float = 1.0
     dim: int = -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -72,6 +73,8 @@ class LeastSquares(_DataTerm):
     >>> f(torch.zeros(2)), f.grad(torch.zeros(2))
     (tensor(2.5000), tensor([-1., -4.]))
     """
+
+    nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
 
     operator: Operator
     b: Tensor

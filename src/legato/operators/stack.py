@@ -7,7 +7,7 @@ from torch import Tensor
 
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError
-from legato.operators.base import Operator, common_norms, surplus_axes
+from legato.operators.base import Operator, as_operator, common_norms, surplus_axes
 
 
 class Stack(Operator):
@@ -23,10 +23,10 @@ class Stack(Operator):
     (tensor([1., 3.]), tensor([[2., 0.]]))
     """
 
-    def __init__(self, *operators: Operator) -> None:
+    def __init__(self, *operators: Operator | Tensor) -> None:
         if not operators:
             raise InputError("Stack needs at least one operator.")
-        self.operators = operators
+        self.operators = tuple(as_operator(K) for K in operators)
 
     def __call__(self, x: Var) -> Var:
         return tuple(K(x) for K in self.operators)
