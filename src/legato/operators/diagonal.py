@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.tree import Var
+from legato._support.tree import Var, largest_over
 from legato.operators.base import Operator
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagonal(Operator):
-    r"""Entrywise multiplication, (Kx)_i = d_i x_i, with ‖K‖ = max|d_i|.
+    r"""Entrywise multiplication, (Kx)_i = d_i x_i, with ‖K‖ = max|d_i| along the last axis.
 
     ``entries`` broadcast against x without enlarging it.
 
@@ -27,7 +27,7 @@ class Diagonal(Operator):
 
     @property
     def coupled(self) -> tuple[int, int]:
-        return 0, 0
+        return min(1, self.entries.ndim), min(1, self.entries.ndim)
 
     def __call__(self, x: Var) -> Var:
         return self.entries * x
@@ -37,7 +37,7 @@ class Diagonal(Operator):
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
-        return self.entries.detach().abs().amax()
+        return largest_over(self.entries.detach().abs(), 1)
 
     def absolute(self) -> Operator:
         return Diagonal(self.entries.detach().abs())
