@@ -10,7 +10,6 @@ from legato.errors import InputError
 from legato.functions import (
     BregmanTerm,
     Composed,
-    Equality,
     Function,
     Linear,
     Scaled,
@@ -19,10 +18,9 @@ from legato.functions import (
     SquaredDistance,
     Zero,
 )
-from legato.functions.algebra import terms_of
+from legato.functions.algebra import is_constraint, terms_of
 from legato.functions.kernels import same_geometry
 from legato.functions.prox import has_prox
-from legato.functions.sets import Indicator
 from legato.geometry import Euclidean, Geometry, Product
 from legato.operators import Identity, Operator, Stack
 from legato.problems import Composite, Problem, Saddle
@@ -45,8 +43,9 @@ def split(
        Each needs a prox of its conjugate in ``dual_geometry`` (Euclidean).
     4. Without a rest and without f, the quadratic terms of g become f: a step is then exact.
 
-    The result is a :class:`Composite` where nothing is left for K, else a :class:`Saddle`. Where no
-    splitting exists, the error says what was tried.
+    The result is a :class:`Composite` where nothing is left for K, else a :class:`Saddle`, whose
+    blocks come in the order in which they are written. Where no splitting exists, the error says
+    what was tried.
 
     >>> y = torch.tensor([0.0, 2.0, 1.0])
     >>> problem = lg.split(lg.SquaredDistance(y) + lg.L1(0.1) @ lg.Differences((-1,)) + lg.L1())
@@ -125,7 +124,10 @@ def _is_quadratic(function: Function) -> bool:
 
 
 def _core(parts: list[_Part], geometry: Geometry) -> _Part | None:
-    """The term whose entry in the table gives the prox: constraints before everything else."""
+    """The term whose entry in the table gives the prox: constraints before everything else.
+
+    Among equals the name decides, not the place; terms that look alike keep the order given.
+    """
     found = [
         p
         for p in parts
@@ -133,11 +135,7 @@ def _core(parts: list[_Part], geometry: Geometry) -> _Part | None:
     ]
 
     def rank(part: _Part) -> tuple[bool, str]:
-        inner = _without_factor(part.function)
-        inner = inner.function if isinstance(inner, Shifted) else inner
-        return not isinstance(inner, Indicator | Equality), repr(
-            part.function
-        )  # names, not the order given
+        return not is_constraint(part.function), repr(part.function)
 
     return min(found, key=rank, default=None)
 

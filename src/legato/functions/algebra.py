@@ -74,6 +74,16 @@ def terms_of(function: Function) -> tuple[Function, ...]:
     return function.terms if isinstance(function, Sum) else (function,)
 
 
+def is_constraint(function: Function) -> bool:
+    """Whether a function is 0 on a set and +∞ outside, so that a factor changes nothing."""
+    from legato.functions.affine import Equality
+    from legato.functions.sets import Indicator
+
+    if isinstance(function, Scaled | Shifted):
+        return is_constraint(function.function)
+    return isinstance(function, Indicator | Equality)
+
+
 class Sum(Function):
     r"""A sum of functions, written with ``+``.
 
@@ -195,10 +205,15 @@ class Scaled(Function):
     function: Function
 
     def value(self, x: Var) -> Tensor:
-        return self.factor * self.function.value(x)
+        return self._times(self.function.value(x))
 
     def values(self, x: Var, batch: int) -> Tensor:
-        return self.factor * self.function.values(x, batch)
+        return self._times(self.function.values(x, batch))
+
+    def _times(self, value: Tensor) -> Tensor:
+        """Infinity stays infinity for c = 0, too: a factor does not lift a constraint."""
+        outside = torch.isposinf(value)
+        return torch.where(outside, value, self.factor * torch.where(outside, 0.0, value))
 
     @property
     def coupled(self) -> int | None:
@@ -242,6 +257,8 @@ class Scaled(Function):
         return scale(self.factor, self.function.smoothed(mu))
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
+        if is_constraint(self.function):  # c·f is f
+            return self.function.conjugate().values(y, batch)
         if float(self.factor) == 0:  # the conjugate of 0 is the indicator of {0}
             return _nothing().conjugate().values(y, batch)
         inner = tree_map(lambda t: t / self.factor, y)
@@ -335,8 +352,8 @@ class Shifted(Function):
         return tree_map(torch.zeros_like, self.c) if found is None else found
 
     def bounds(self) -> tuple[Any, Any]:
-        lo, hi = self.function.bounds()
-        return lo + self.c.detach(), hi + self.c.detach()
+        lo, hi = pair = self.function.bounds()
+        return pair if _is_unbounded(pair) else (lo + self.c.detach(), hi + self.c.detach())
 
     @property
     def is_smooth(self) -> bool:
