@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number, is_concrete
+from legato._support.momentum import next_t
 from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.start import (
@@ -72,7 +73,7 @@ class Nesterov:
             return math.inf
         t = last = 1.0
         for _ in range(self.restart):
-            t, last = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
+            t, last = next_t(t), t
         return (t + last) / 2
 
 

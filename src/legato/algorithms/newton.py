@@ -151,8 +151,8 @@ class Newton(Algorithm[Composite, Any]):
     def fixed_point_map(self, state: NewtonState) -> tuple[Algorithm[Composite, Any], PointState]:
         return _FullStep(), PointState(state.point)
 
-    def with_variables(self, state: NewtonState, stationary: PointState) -> NewtonState:
-        return state._replace(point=stationary.point, factor=())  # which resume would not use
+    def with_variables(self, state: NewtonState, reduced: PointState) -> NewtonState:
+        return state._replace(point=reduced.point, factor=())  # which resume would not use
 
     def require_sound(self, state: NewtonState) -> None:
         if not bool(torch.isfinite(state.point).all()):
