@@ -209,3 +209,11 @@ def test_the_value_of_a_multiple_has_a_gradient_beside_infinite_ones():
 def test_bounds_do_not_depend_on_the_order(first):
     terms = [lg.L1().shifted(X[0]), lg.Simplex()]
     assert (terms[first] + terms[1 - first]).bounds() == (0.0, 1.0)
+
+
+def test_infinite_slopes_leave_the_derivative_of_the_value_alone():
+    x = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    lg.AsymmetricL1(-torch.inf, weight)(x).backward()
+    assert x.grad.tolist() == [0.0, 0.5, 0.5]
+    assert weight.grad == 3
