@@ -176,7 +176,7 @@ class Sum(Function):
 
         With εψ in the sum the supremum is attained at a prox of the core, so it can be evaluated.
         """
-        from legato.functions.prox import prox  # the table stands on this module
+        from legato.functions.prox import prox  # which imports this module
 
         geometry = next((t.geometry for t in self.terms if hasattr(t, "geometry")), Euclidean())
         core, factor, shifts, epsilon = self.prox_parts(geometry)
