@@ -108,15 +108,15 @@ def run(
         if window is not None and keep is not None:
             window.append(state)
             del window[: -keep - 1]
-        reads = stop.tol is not None and done % stop.every == 0
-        if not reads and trace is None:
+        tol = stop.tol if done % stop.every == 0 else None
+        if tol is None and trace is None:
             continue
         largest = torch.maximum(algorithm.size(state, batch), largest)
         residual = algorithm.residual(before, state, batch, largest)
         if trace is not None:
             with torch.no_grad():
                 trace.record(problem.objective(algorithm.solution(detach(state))), residual)
-        if reads and bool((residual <= stop.tol).all()):
+        if tol is not None and bool((residual <= tol).all()):
             break
     residual = algorithm.residual(before, state, batch, largest)
     return Run(state, done, residual, judge(residual, stop), trace, window)
