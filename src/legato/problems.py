@@ -155,7 +155,7 @@ class Saddle:
             return found
         image = self.penalty.start()
         if image is None:
-            return None
+            return self.operator.start()
         with torch.no_grad():
             return tree_map(torch.zeros_like, self.operator.adjoint(image))
 

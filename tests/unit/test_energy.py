@@ -167,3 +167,13 @@ def test_a_parameter_that_changes_between_two_solves():
     again = lg.solve(energy, stop=UNTIL).x
     fresh = lg.solve(lg.LeastSquares(3 * A, b) + lg.L1(0.8), stop=UNTIL).x
     torch.testing.assert_close(again, fresh, rtol=1e-8, atol=1e-10)
+
+
+def test_a_matrix_tells_the_shape_of_the_variable():
+    A = randn(6, 4, seed=1)
+    terms = lg.L1(0.5) @ A, lg.L1(0.2) @ (2.0 * lg.Dense(A)), lg.Simplex()
+    found = lg.solve(sum(terms), stop=UNTIL)
+    given = lg.solve(sum(terms), x0=torch.full((4,), 0.25).double(), stop=UNTIL)
+    torch.testing.assert_close(found.x, given.x, atol=1e-8, rtol=0)
+    batch = lg.solve(lg.L1(0.5) @ torch.stack([A, 2 * A]) + lg.Simplex(), stop=lg.Stop(5))
+    assert batch.x.shape == (2, 4)

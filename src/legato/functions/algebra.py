@@ -296,7 +296,7 @@ class Composed(Function):
     def start(self) -> Var | None:
         image = self.function.start()
         if image is None:
-            return None
+            return self.operator.start()
         with torch.no_grad():
             return tree_map(torch.zeros_like, self.operator.adjoint(image))
 

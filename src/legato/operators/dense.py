@@ -61,6 +61,9 @@ class Dense(Operator):
     def coupled(self) -> tuple[int, int]:
         return 1, 1
 
+    def start(self) -> Tensor:
+        return torch.zeros_like(self.matrix[..., 0, :].detach())
+
     def __call__(self, x: Var) -> Var:
         try:
             return _apply(self.matrix, x)
