@@ -41,7 +41,7 @@ class TotalVariationOutput:
 
     ``x`` is u, the last iterate; ``y`` is p (B, C, E, *spatial), with u = y − ∇ᵀp, which also
     starts another solve; ``kernel`` names the implementation that ran. The other fields are the
-    data of the ``problem`` that was solved. Reference: :class:`TotalVariation`.
+    data of the ``problem`` that was solved.
     """
 
     x: Tensor
