@@ -86,6 +86,12 @@ class Backtracking:
     The search is detached from the graph: the step counts as a constant. Each iteration first tries
     the last step times ``grow``. Reference: Beck and Teboulle (2009).
 
+    Args:
+        initial: the first step to try.
+        shrink: the factor by which a refused step is shortened, in (0, 1).
+        grow: the factor by which the next iteration's first trial is longer, at least 1.
+        most: trials after which the search gives up.
+
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
     >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
     >>> lg.solve(lg.Composite(f), algorithm, torch.tensor([6.0])).x.round(decimals=3)
