@@ -84,7 +84,8 @@ class Backtracking:
     .. math:: f(x⁺) ≤ f(x) + ⟨∇f(x), x⁺ − x⟩ + \tfrac1α D_ψ(x⁺, x)
 
     The search is detached from the graph: the step counts as a constant. Each iteration first tries
-    the last step times ``grow``. Reference: Beck and Teboulle (2009).
+    the last step times ``grow``. One step serves a whole batch, so that its elements influence each
+    other's iterates, though not their solutions. Reference: Beck and Teboulle (2009).
 
     Args:
         initial: the first step to try.
