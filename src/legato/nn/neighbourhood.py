@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from legato.errors import InputError
 
 Offset = tuple[int, ...]
 
 
-@cache
 def offsets(axes: int, neighbours: int = 4) -> tuple[Offset, ...]:
     """The directions of ∇ on a grid: one unit step per axis, then the two diagonals of the plane.
 
