@@ -233,7 +233,7 @@ CASES = {
         "Unroll()",
         "generalised gradient: the iteration converges sublinearly",
         DEGENERATE,
-        warn(EARLY, GMRES, CG, DENSE)
+        warn(EARLY, GMRES, CG, BICG, DENSE)
         | warn(INEXACT, ONE, TEN)
         | warn(f"{INEXACT}, {EARLY}", HUNDRED),
     ),
