@@ -48,7 +48,7 @@ def potts_launches(labels: int, width: int) -> dict[str, Potts]:
     from legato.nn.potts.model import potts_function as operator
     from legato.nn.potts.triton.host import TritonPotts, choose_launch
 
-    chosen = choose_launch(labels, width, lean=True)
+    chosen = choose_launch(labels, width, few_registers=True)
     tried = {
         "chosen": chosen,
         "overlap the other way": replace(chosen, overlap=not chosen.overlap),

@@ -117,7 +117,7 @@ _HOMES = {
 
 __all__ = sorted(name for names in _HOMES.values() for name in names.split())
 
-_PACKAGES = (*_HOMES, "errors", "nn", "optim")
+_PACKAGES = (*_HOMES, "errors", "nn", "optim", "testing")
 
 if not TYPE_CHECKING:  # a module-level __getattr__ would make every misspelt name legal to checkers
 

@@ -14,7 +14,6 @@ from legato.errors import InputError
 from legato.functions import (
     BregmanTerm,
     Composed,
-    Equality,
     Function,
     Linear,
     Scaled,
@@ -23,10 +22,9 @@ from legato.functions import (
     SquaredDistance,
     Zero,
 )
-from legato.functions.algebra import add, compose, scale, terms_of
+from legato.functions.algebra import add, compose, is_constraint, scale, terms_of
 from legato.functions.kernels import same_geometry
 from legato.functions.prox import has_prox
-from legato.functions.sets import Indicator
 from legato.geometry import Euclidean, Geometry, Product
 from legato.operators import Composition, Identity, Operator, Stack
 from legato.problems import Composite, Problem, Saddle
@@ -49,8 +47,9 @@ def split(
        Each needs a prox of its conjugate in ``dual_geometry`` (Euclidean).
     4. Without a rest and without f, the quadratic terms of g become f: a step is then exact.
 
-    The result is a :class:`Composite` where nothing is left for K, else a :class:`Saddle`. Where no
-    splitting exists, the error says what was tried.
+    The result is a :class:`Composite` where nothing is left for K, else a :class:`Saddle`, whose
+    blocks come in the order in which they are written. Where no splitting exists, the error says
+    what was tried.
 
     >>> y = torch.tensor([0.0, 2.0, 1.0])
     >>> problem = lg.split(lg.SquaredDistance(y) + lg.L1(0.1) @ lg.Differences((-1,)) + lg.L1())
@@ -169,7 +168,10 @@ def _is_quadratic(function: Function) -> bool:
 
 
 def _core(parts: list[_Part], geometry: Geometry) -> _Part | None:
-    """The term whose entry in the table gives the prox: constraints before everything else."""
+    """The term whose entry in the table gives the prox: constraints before everything else.
+
+    Among equals the name decides, not the place; terms that look alike keep the order given.
+    """
     found = [
         p
         for p in parts
@@ -177,11 +179,9 @@ def _core(parts: list[_Part], geometry: Geometry) -> _Part | None:
     ]
 
     def rank(part: _Part) -> tuple[bool, str]:
-        inner = _without_factor(part.function)
-        inner = inner.function if isinstance(inner, Shifted) else inner
         # Names, not the order given; inside a transform the numbers in them cannot be read.
-        name = repr(part.function) if is_concrete() else type(inner).__name__
-        return not isinstance(inner, Indicator | Equality), name
+        name = repr(part.function) if is_concrete() else type(part.function).__name__
+        return not is_constraint(part.function), name
 
     best = None
     for part in found:  # min(…, key=…) does not go through torch.compile

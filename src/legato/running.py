@@ -19,7 +19,7 @@ class Stop:
 
     The residual is ‖xⁿ⁺¹ − xⁿ‖ / max_k ‖xᵏ‖ over primal and dual variables together, one for each
     element of a batch. Reading it makes a GPU wait: ``every`` says how often; without ``tol`` it is
-    never read in the loop.
+    never read in the loop. The maximum is over the norms seen: the first, the last and those read.
     Reference: Section 4.2 of Ochs et al. (2016).
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
@@ -46,8 +46,9 @@ class Stop:
 
 @dataclass
 class Trace:
-    """E(xⁿ) and ‖xⁿ − xⁿ⁻¹‖/‖xⁿ‖ after each iteration, as tensors on the solver's device.
+    """Objective and residual after each iteration, as tensors on the solver's device.
 
+    Both have the shape of the batch; the residual is that of :class:`Stop`.
     ``solve(…, trace=True)`` asks for it.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
@@ -60,11 +61,9 @@ class Trace:
     objective: list[Tensor] = field(default_factory=list)
     residual: list[Tensor] = field(default_factory=list)
 
-    def record(self, problem: Any, algorithm: Algorithm[Any, Any], before: Any, after: Any) -> None:
-        with torch.no_grad():
-            self.objective.append(problem.objective(algorithm.solution(detach(after))).detach())
-            batch = batch_of(problem, algorithm, after)
-            self.residual.append(algorithm.residual(before, after, batch))
+    def record(self, objective: Tensor, residual: Tensor) -> None:
+        self.objective.append(objective.detach())
+        self.residual.append(residual)
 
 
 @dataclass
@@ -109,12 +108,16 @@ def run(
         if window is not None and keep is not None:
             window.append(state)
             del window[: -keep - 1]
+        tol = stop.tol if done % stop.every == 0 else None
+        if tol is None and trace is None:
+            continue
+        largest = torch.maximum(algorithm.size(state, batch), largest)
+        residual = algorithm.residual(before, state, batch, largest)
         if trace is not None:
-            trace.record(problem, algorithm, before, state)
-        if stop.tol is not None and done % stop.every == 0:
-            largest = torch.maximum(algorithm.size(state, batch), largest)
-            if bool((algorithm.residual(before, state, batch, largest) <= stop.tol).all()):
-                break
+            with torch.no_grad():
+                trace.record(problem.objective(algorithm.solution(detach(state))), residual)
+        if tol is not None and bool((residual <= tol).all()):
+            break
     residual = algorithm.residual(before, state, batch, largest)
     return Run(state, done, residual, judge(residual, stop), trace, window)
 

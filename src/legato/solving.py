@@ -33,13 +33,14 @@ class Solution:
         y: the dual variable, where there is one.
         state: a start for another problem, passed as x0.
         iterations: how many were run.
-        residual: ‖xᴺ − xᴺ⁻¹‖/max_k ‖xᵏ‖, one for each element of a batch.
+        residual: ‖xᴺ − xᴺ⁻¹‖/max_k ‖xᵏ‖, one for each element of a batch (see :class:`Stop`).
         converged: whether that reached the tolerance: a bool, or one for each element of a batch;
             None where no tolerance was asked for.
         steps: the step sizes used.
         trace: objective and residual of every iteration, if asked for.
         algorithm: the algorithm that ran.
         problem: the problem that it solved: an energy's splitting.
+        given: the energy or problem as it was given to ``solve``.
         backward: what happened in the backward pass, filled by ``.backward()``.
 
     >>> energy = lg.SquaredDistance(torch.tensor([3.0, 0.5])) + lg.L1(1.0)

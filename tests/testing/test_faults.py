@@ -574,3 +574,11 @@ def test_gradients_right_and_wrong():
         check(lg.Unroll(), parameters=(theta * 1,))
     with pytest.raises(lg.errors.InputError, match="float64"):
         check(lg.Unroll(), parameters=(torch.tensor(1.0, requires_grad=True),))
+
+
+@pytest.mark.filterwarnings("error")
+def test_laws_of_learned_classes_are_measured_in_silence():
+    """Values of a function with a parameter that records gradients are read all the same."""
+    weight = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    check_function(lg.L1(weight), X)
+    check_prox(lg.L1(weight), lg.Euclidean(), X)

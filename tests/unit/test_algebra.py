@@ -247,3 +247,35 @@ def test_what_is_no_tensor_is_refused_in_words():
         lg.L1().shifted(0.5)
     with pytest.raises(errors.InputError, match="a number or a tensor, not list"):
         lg.L1([1.0])
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, torch.tensor(0.0, dtype=torch.float64)])
+def test_a_factor_does_not_lift_a_constraint(factor):
+    """The prox of 0·g projects, so that its value is infinite outside, not NaN."""
+    g, outside, inside = factor * lg.NonNegative(), -X.abs(), X.abs()
+    assert g(outside) == torch.inf
+    assert g(inside) == 0
+    assert g.conjugate()(outside) == 0
+    assert g.conjugate()(inside) == torch.inf
+    assert g(g.prox(outside)) == 0
+
+
+def test_the_value_of_a_multiple_has_a_gradient_beside_infinite_ones():
+    factor = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    values = (factor * lg.Box(-1.0, 1.0)).values(X, 1)
+    torch.where(values.isinf(), 0.0, values).sum().backward()
+    assert factor.grad == 0
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_bounds_do_not_depend_on_the_order(first):
+    terms = [lg.L1().shifted(X[0]), lg.Simplex()]
+    assert (terms[first] + terms[1 - first]).bounds() == (0.0, 1.0)
+
+
+def test_infinite_slopes_leave_the_derivative_of_the_value_alone():
+    x = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    lg.AsymmetricL1(-torch.inf, weight)(x).backward()
+    assert x.grad.tolist() == [0.0, 0.5, 0.5]
+    assert weight.grad == 3

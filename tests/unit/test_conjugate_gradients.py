@@ -77,8 +77,8 @@ def test_the_spectral_radius_is_that_of_the_step(name):
     _, solution = differentiate(PROBLEMS[name], lg.CG(1e-13), plain)
     t = torch.tensor(0.7, dtype=torch.float64)
     problem = PROBLEMS[name](t)
-    stationary, state = plain.fixed_point_map(solution.state)
-    J = lg.gradients.Linearisation(problem, stationary, state)
+    step_map, state = plain.fixed_point_map(solution.state)
+    J = lg.gradients.Linearisation(problem, step_map, state)
     M = torch.stack([J.transposed(e) for e in torch.eye(8, dtype=torch.float64)], 1)
     # In the null space of the prox's derivative there is 0, which no conjugate gradient sees.
     assert solution.backward.spectral_radius == pytest.approx(

@@ -318,3 +318,13 @@ def test_a_product_has_a_geometry_for_each_block_as_written():
     energy = lg.SquaredDistance(y) + blocks
     found, plain = (lg.solve(energy, a, stop=UNTIL).x for a in (duals, None))
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-8)
+
+
+def test_a_matrix_tells_the_shape_of_the_variable():
+    A = randn(6, 4, seed=1)
+    terms = lg.L1(0.5) @ A, lg.L1(0.2) @ (2.0 * lg.Dense(A)), lg.Simplex()
+    found = lg.solve(sum(terms), stop=UNTIL)
+    given = lg.solve(sum(terms), x0=torch.full((4,), 0.25).double(), stop=UNTIL)
+    torch.testing.assert_close(found.x, given.x, atol=1e-8, rtol=0)
+    batch = lg.solve(lg.L1(0.5) @ torch.stack([A, 2 * A]) + lg.Simplex(), stop=lg.Stop(5))
+    assert batch.x.shape == (2, 4)

@@ -24,6 +24,7 @@ def test_solution_reports_what_happened():
     assert s.converged is True
     assert float(s.residual) <= 1e-12
     assert s.iterations == len(s.trace.objective) == len(s.trace.residual) < 5000
+    assert s.trace.residual[-1] == s.residual
     assert float(s.trace.objective[-1]) == pytest.approx(float(lasso().objective(s.x)), rel=1e-12)
     assert all(
         later <= earlier + 1e-12

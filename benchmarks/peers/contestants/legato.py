@@ -28,7 +28,9 @@ def _with(problem: str, prepare: Callable[[dict[str, Tensor], Seen], Any], note:
             if solution is None:
                 return ""
             back = solution.backward
-            said = f"{solution.iterations} iterations, residual {float(solution.residual.amax()):.1e}"
+            said = (
+                f"{solution.iterations} iterations, residual {float(solution.residual.amax()):.1e}"
+            )
             if back.residual is not None:
                 said += f"; backward {back.iterations}, residual {back.residual:.1e}"
             return said

@@ -15,7 +15,7 @@ from legato.errors import InputError
 RANGE = {torch.float32: 1e9, torch.float64: 1e75}
 """Data are at most this large and, unless zero, at least its inverse: products of four such numbers
 are numbers, as least squares and steps form them."""
-_SERIAL = 32768
+_ONE_THREAD_UP_TO = 32768
 """Entries up to which torch works on one thread."""
 
 
@@ -92,7 +92,9 @@ def largest_entry(tensor: Tensor) -> float:
     """
     if tensor.numel() == 0:
         return 0.0
-    ends = [torch.stack(part.aminmax()) for part in tensor.detach().flatten().split(_SERIAL)]
+    ends = [
+        torch.stack(part.aminmax()) for part in tensor.detach().flatten().split(_ONE_THREAD_UP_TO)
+    ]
     return float(torch.stack(ends).abs().amax())
 
 

@@ -121,7 +121,7 @@ def dot(x: Var, y: Var) -> float:
     totals: dict[torch.device, list[Tensor]] = {}
     for a, b in zip(leaves(x), leaves(y), strict=True):
         totals.setdefault(a.device, []).append((a * b).sum().double())
-    return sum(float(torch.stack(parts).sum()) for parts in totals.values())
+    return sum(float(torch.stack(parts).sum().detach()) for parts in totals.values())
 
 
 def length(x: Var) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number, is_concrete
+from legato._support.momentum import next_t
 from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.start import (
@@ -72,7 +73,7 @@ class Nesterov:
             return math.inf
         t = last = 1.0
         for _ in range(self.restart):
-            t, last = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
+            t, last = next_t(t), t
         return (t + last) / 2
 
 
@@ -83,7 +84,14 @@ class Backtracking:
     .. math:: f(x⁺) ≤ f(x) + ⟨∇f(x), x⁺ − x⟩ + \tfrac1α D_ψ(x⁺, x)
 
     The search is detached from the graph: the step counts as a constant. Each iteration first tries
-    the last step times ``grow``. Reference: Beck and Teboulle (2009).
+    the last step times ``grow``. One step serves a whole batch, so that its elements influence each
+    other's iterates, though not their solutions. Reference: Beck and Teboulle (2009).
+
+    Args:
+        initial: the first step to try.
+        shrink: the factor by which a refused step is shortened, in (0, 1).
+        grow: the factor by which the next iteration's first trial is longer, at least 1.
+        most: trials after which the search gives up.
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
     >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))

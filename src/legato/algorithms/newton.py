@@ -125,12 +125,11 @@ class Newton(Algorithm[Composite, Any]):
         for _ in range(self.most):
             trial = torch.sub(x, direction, alpha=t)
             seen = t * slope > visible
-            value = as_number(
-                _value(energy, trial)
-            )  # also where it cannot tell: it may be infinite
+            # Needed even where its decrease is below rounding: it may be infinite.
+            value = as_number(_value(energy, trial))
             if value <= (old - _DESCENT * t * slope if seen else old + visible):
                 still = not seen and _is_below(direction, x, 0.95, t)
-                if still and promised:  # a long way was promised, and none of it descends
+                if still and promised:  # the slope promised a visible decrease, and no t brings it
                     break
                 gradient = energy.grad(trial)
                 end = _inner(gradient, direction)
@@ -151,8 +150,8 @@ class Newton(Algorithm[Composite, Any]):
     def fixed_point_map(self, state: NewtonState) -> tuple[Algorithm[Composite, Any], PointState]:
         return _FullStep(), PointState(state.point)
 
-    def with_variables(self, state: NewtonState, stationary: PointState) -> NewtonState:
-        return state._replace(point=stationary.point, factor=())  # which resume would not use
+    def with_variables(self, state: NewtonState, reduced: PointState) -> NewtonState:
+        return state._replace(point=reduced.point, factor=())  # which resume would not use
 
     def require_sound(self, state: NewtonState) -> None:
         if not bool(torch.isfinite(state.point).all()):

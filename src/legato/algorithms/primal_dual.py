@@ -226,8 +226,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
             if self.tau is None or self.sigma is None:
                 raise StepError(
                     f"No steps can be derived: the Lipschitz constant of "
-                    f"{type(problem.smooth).__name__} is unknown. Give tau and sigma with "
-                    "(1/tau − L)/sigma ≥ ‖K‖²."
+                    f"{problem.smooth!r} is unknown. Give tau and sigma with (1/tau − L)/sigma ≥ "
+                    "‖K‖², or the constant, as in Smooth(callable, constant=L)."
                 )
             L = 0.0
         return torch.as_tensor(L).detach().to(like)

@@ -91,8 +91,8 @@ class MAID(Inexact):
 
     .. math:: \hat h(θ_{k+1}) + e_{k+1} ≤ \hat h(θ_k) − e_k
 
-    The a-posteriori errors e of :meth:`InnerSolver.error <legato.InnerSolver.error>` make this
-    imply descent of the exact h. A step without certificate is repeated with tighter tolerances.
+    The a-posteriori errors e, of ``InnerSolver.error``, make this imply descent of the exact h. A
+    step without certificate is repeated with tighter tolerances.
     Needs an optimiser that decreases something: IPiano, ProximalGradient or NonlinearCG.
     Reference: Salehi, Mukherjee, Roberts, Ehrhardt (2024), *An adaptively inexact first-order
     method for bilevel optimization*.

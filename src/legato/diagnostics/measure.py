@@ -96,7 +96,6 @@ class Row:
     measured, plus the part that comes from the backward solve, from its residual. ``estimate`` is
     ‖r‖/(1 − ρ), relative to ‖ξ‖, as the strategy itself reports it. ``products`` counts iterations
     of the backward pass. ``warnings`` are the names of the warnings that the strategy gave.
-    Reference: :func:`legato.diagnose`.
 
     >>> [row.error < 1e-6 for row in diagnosis.rows if row.gradient == lg.Implicit()]
     [True]
@@ -230,7 +229,7 @@ class PeakMemory(TorchDispatchMode):
     .. math:: \max_t \sum \{\,\text{bytes of storages born inside and alive at } t\,\}
 
     ``with PeakMemory() as memory: …`` then ``memory.peak``. Views share their storage and count
-    once; what existed before does not count. Reference: torch.utils._python_dispatch.
+    once; what existed before does not count.
 
     >>> from legato.diagnostics import PeakMemory
     >>> with PeakMemory() as memory:
@@ -283,7 +282,7 @@ class PeakMemory(TorchDispatchMode):
 def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int:
     """The largest number of bytes that ``compute`` holds at once, on its own device.
 
-    Reference: :class:`PeakMemory` on the CPU, torch's own counter on a GPU.
+    By :class:`PeakMemory` on the CPU, by torch's own counter on a GPU.
 
     >>> from legato.diagnostics import peak_bytes
     >>> peak_bytes(lambda: torch.zeros(256), torch.device("cpu"))

@@ -29,7 +29,7 @@ class Reference:
     ``twin`` says that it comes from a float64 twin of the problem, made by a factory; else it comes
     from the problem as given, in ``dtype``. ``disagreement`` is relative to the size of a
     directional derivative, None where not measured.
-    Reference: :func:`legato.diagnose`, where it is ḡ.
+    It is ḡ in :func:`legato.diagnose`.
 
     >>> diagnosis.reference.gradient.round(decimals=4), diagnosis.reference.dtype
     (tensor([-3.], dtype=torch.float64), torch.float64)

@@ -20,8 +20,6 @@ from legato.diagnostics.verdict import Facts, Finding, Recommendation, Symptom, 
 class Diagnosis:
     """Which gradient to use and whether to trust it; ``print`` it, or ``plot`` it on your axes.
 
-    Reference: :func:`legato.diagnose`.
-
     >>> [type(row.gradient).__name__ for row in diagnosis.rows if row.skipped is None][:3]
     ['OneStep', 'Implicit', 'Implicit']
     >>> diagnosis.facts.spectral_radius < 1

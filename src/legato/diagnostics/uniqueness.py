@@ -28,7 +28,6 @@ class Uniqueness:
 
     ``settled`` says that both had stopped moving, without which a distance means nothing.
     ``gap`` is the relative difference of their objectives, None where it is not known.
-    Reference: :func:`legato.diagnose`.
 
     >>> diagnosis.facts.uniqueness.settled, diagnosis.facts.uniqueness.primal < 1e-6
     (True, True)

@@ -28,8 +28,6 @@ ROUGH = 0.1
 class Symptom(StrEnum):
     """What can be wrong with a gradient, whatever strategy computes it.
 
-    Reference: :func:`legato.diagnose`.
-
     >>> from legato.diagnostics import Symptom
     >>> sorted(symptom.name for symptom in Symptom)[:2]
     ['DUAL_NOT_UNIQUE', 'LOW_PRECISION']
@@ -51,8 +49,6 @@ class Symptom(StrEnum):
 class Finding:
     """One thing that is wrong, in words and numbers, and what to try.
 
-    Reference: :func:`legato.diagnose`.
-
     >>> [finding.symptom.name for finding in diagnosis.findings]
     []
     """
@@ -71,7 +67,6 @@ class Facts:
     ``spectral_radius`` is that of A_x at the reference solution; ``amplification`` is ‖(I − A_x)⁻¹‖
     at the iterate that the strategies differentiate, exact if ``certified``, else an upper bound
     that holds except with probability 5e-4. None marks what could not be examined.
-    Reference: :func:`legato.diagnose`.
 
     >>> round(diagnosis.facts.spectral_radius, 2), diagnosis.facts.amplification  # 1/(1 − ρ)
     (0.5, 2.0)
@@ -94,7 +89,6 @@ class Recommendation:
     """The strategy to use (None: none can be trusted), and why, in one sentence.
 
     ``error`` is that of the strategy's own row, None where it was not measured.
-    Reference: :func:`legato.diagnose`.
 
     >>> diagnosis.recommendation.gradient
     Implicit(solver=GMRES(tol=1e-06, restart=50, iterations=500))

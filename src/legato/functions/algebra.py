@@ -81,6 +81,16 @@ def terms_of(function: Function) -> tuple[Function, ...]:
     return function.terms if isinstance(function, Sum) else (function,)
 
 
+def is_constraint(function: Function) -> bool:
+    """Whether a function is 0 on a set and +∞ outside, so that a factor changes nothing."""
+    from legato.functions.affine import Equality
+    from legato.functions.sets import Indicator
+
+    if isinstance(function, Scaled | Shifted):
+        return is_constraint(function.function)
+    return isinstance(function, Indicator | Equality)
+
+
 class Sum(Function):
     r"""A sum of functions, written with ``+``.
 
@@ -173,7 +183,7 @@ class Sum(Function):
 
         With εψ in the sum the supremum is attained at a prox of the core, so it can be evaluated.
         """
-        from legato.functions.prox import prox  # the table stands on this module
+        from legato.functions.prox import prox  # which imports this module
 
         plain = map(_without_factor, self.terms)
         geometry = next((t.geometry for t in plain if hasattr(t, "geometry")), Euclidean())
@@ -211,10 +221,15 @@ class Scaled(Function):
     function: Function
 
     def value(self, x: Var) -> Tensor:
-        return self.factor * self.function.value(x)
+        return self._times(self.function.value(x))
 
     def values(self, x: Var, batch: int) -> Tensor:
-        return self.factor * self.function.values(x, batch)
+        return self._times(self.function.values(x, batch))
+
+    def _times(self, value: Tensor) -> Tensor:
+        """Infinity stays infinity for c = 0, too: a factor does not lift a constraint."""
+        outside = torch.isposinf(value)
+        return torch.where(outside, value, self.factor * torch.where(outside, 0.0, value))
 
     @property
     def coupled(self) -> int | None:
@@ -258,6 +273,8 @@ class Scaled(Function):
         return scale(self.factor, self.function.smoothed(mu))
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
+        if is_constraint(self.function):  # c·f is f
+            return self.function.conjugate().values(y, batch)
         if float(self.factor) == 0:  # the conjugate of 0 is the indicator of {0}
             return _nothing().conjugate().values(y, batch)
         inner = tree_map(lambda t: t / self.factor, y)
@@ -352,8 +369,8 @@ class Shifted(Function):
         return found + c
 
     def bounds(self) -> tuple[Any, Any]:
-        lo, hi = self.function.bounds()
-        return lo + self.c.detach(), hi + self.c.detach()
+        lo, hi = pair = self.function.bounds()
+        return pair if _is_unbounded(pair) else (lo + self.c.detach(), hi + self.c.detach())
 
     @property
     def is_smooth(self) -> bool:
@@ -536,16 +553,16 @@ def first_start(terms: tuple[Function, ...]) -> Var | None:
 
 
 def start_behind(operator: Operator, function: Function) -> Var | None:
-    """Zeros of the shape of x in f(Kx), from those of Kx."""
+    """Zeros of the shape of x in f(Kx), from those of Kx or from the operator's own data."""
     image = function.start()
     if image is None:
-        return None
+        return operator.start()
     try:
         with torch.no_grad():
             return tree_map(torch.zeros_like, operator.adjoint(image))
     except (InputError, RuntimeError, IndexError):
         if all(t.numel() == 1 for t in tree.leaves(image)):
-            return None  # one number for all entries of Kx: it does not tell how many there are
+            return operator.start()  # one number for all entries of Kx does not tell how many
         raise
 
 

@@ -70,7 +70,7 @@ class Function(Holder):
 
     @property
     def coupled(self) -> int | None:
-        """How many trailing axes of x belong together; axes before are a batch. None: all."""
+        """How many trailing axes of x belong together; axes before are a batch. None: all of x."""
         return None
 
     def start(self) -> Var | None:
@@ -122,7 +122,7 @@ class Function(Holder):
 
         .. math:: \arg\min_z\; \mathrm{step}·f(z) + D_ψ(z, x)
         """
-        from legato.functions.prox import prox  # the table stands on this module
+        from legato.functions.prox import prox  # which imports this module
 
         geometry = Euclidean() if geometry is None else geometry
         return prox(self, geometry, geometry.mirror(x), step)

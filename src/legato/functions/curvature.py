@@ -31,7 +31,7 @@ def hessian_by_autograd(grad: Callable[[Var], Var], x: Tensor, name: str) -> Ten
         slope = grad(point)
         if not slope.requires_grad:  # affine
             return x.new_zeros(*x.shape, x.shape[-1])
-        # A point made here must not pass for something that wants a gradient.
+        # The leaf made here requires gradients itself: only what else does asks for a graph.
         attached = attached and (x.requires_grad or bool(leaves_behind([slope], [point])))
         rows = _rows(slope, point, attached)
     if x.ndim > 1 and is_concrete():

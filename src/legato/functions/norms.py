@@ -75,8 +75,11 @@ class AsymmetricL1(Function):
         require_below(self.lo, self.hi, strict=False, name="AsymmetricL1(lo, hi)")
 
     def summands(self, x: Var) -> Tensor:
-        zero = torch.zeros_like(x)  # 0·∞ counts 0: infinite slopes are constraints
-        return torch.where(x > 0, self.hi * x, torch.where(x < 0, self.lo * x, zero))
+        # Slopes may be infinite (constraints): 0·∞ counts as 0, in the derivative too.
+        above, below = x > 0, x < 0
+        rise = self.hi * torch.where(above, x, 1.0)
+        fall = self.lo * torch.where(below, x, 1.0)
+        return torch.where(above, rise, torch.where(below, fall, torch.zeros_like(x)))
 
     @property
     def coupled(self) -> int:

@@ -41,7 +41,7 @@ def register_prox(
 
     The decorated ``form(g, geometry, y, alpha)`` returns ∇ψ(P(y)), the minimiser of
     α g(x) + ψ(x) − ⟨y, x⟩ in mirror coordinates; for Euclidean that is the minimiser.
-    Reference: torch.distributions.register_kl, a table keyed by a pair of types.
+    Like torch.distributions.register_kl, it is a table keyed by a pair of types.
 
     >>> class Huber(lg.Function):
     ...     def value(self, x):
@@ -94,7 +94,7 @@ def _missing(function: type[Function], geometry: type[Geometry]) -> str:
 def registered_pairs() -> list[tuple[type[Function], type[Geometry]]]:
     """All (function, geometry) pairs (g, ψ) with a closed form of argmin_x αg(x) + ψ(x) − ⟨y, x⟩.
 
-    Reference: :func:`register_prox`, which adds to them.
+    :func:`register_prox` adds to them.
 
     >>> (lg.L1, lg.Euclidean) in lg.registered_pairs()
     True

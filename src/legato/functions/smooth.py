@@ -19,7 +19,8 @@ from legato.errors import InputError, StepError
 from legato.functions.base import Function
 from legato.operators import Dense, Operator, as_operator
 
-_ONE = 1.0
+_UNWEIGHTED = 1.0
+"""The default weight, recognised by identity: no step multiplies by it."""
 
 
 def _identity(tensor: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ class LeastSquares(_DataTerm):
 
     operator: Operator
     b: Tensor
-    weight: Tensor | float = _ONE
+    weight: Tensor | float = _UNWEIGHTED
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", as_operator(self.operator))
@@ -92,12 +93,12 @@ class LeastSquares(_DataTerm):
 
     def grad(self, x: Var) -> Var:
         residual = self._residual(x)
-        if self.weight is not _ONE:
+        if self.weight is not _UNWEIGHTED:
             residual = self.weight * residual
         return self.operator.adjoint(residual)
 
     def hessian(self, x: Tensor) -> Tensor:
-        if type(self.operator) is not Dense:  # one of its heirs may multiply by something else
+        if type(self.operator) is not Dense:  # a subclass may multiply by another matrix
             return super().hessian(x)
         if not isinstance(self.weight, Tensor):
             return self.weight * self.operator.gram()
@@ -231,7 +232,7 @@ class Smooth(Function):
                     "The callable of Smooth returned a value that does not depend on x through "
                     "autograd. Compute it with torch operations and without detach() or item()."
                 )
-            # A point made here must not pass for something that wants a gradient.
+            # The leaf made here requires gradients itself: only what else does asks for a graph.
             attached = attached and (
                 any(t.requires_grad for t in tree.leaves(x)) or bool(leaves_behind([value], points))
             )

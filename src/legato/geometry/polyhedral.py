@@ -130,7 +130,7 @@ def _newton(
     for _ in range(iterations):
         residual = y + (1 + torch.log(s)) @ A
         resting = s <= floor
-        for _ in range(2):  # a slack that rests on the floor stays, unless it wants to grow
+        for _ in range(2):  # slacks at the floor are held there, unless the direction enlarges them
             direction = _solve_hessian(A, torch.where(resting, 1e-16 * floor, s), residual)
             approach = direction @ A.mT  # how fast each slack shrinks
             leaving = resting & (approach < 0)

@@ -133,8 +133,8 @@ class Linearisation:
 
     >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)))
     >>> algorithm = lg.ForwardBackward(1.0)
-    >>> stationary, state = algorithm.fixed_point_map(algorithm.init(problem, torch.ones(2)))
-    >>> J = legato.gradients.Linearisation(problem, stationary, state)
+    >>> plain, state = algorithm.fixed_point_map(algorithm.init(problem, torch.ones(2)))
+    >>> J = legato.gradients.Linearisation(problem, plain, state)
     >>> J.transposed(torch.ones(2))  # one step maps x to x/2
     tensor([0.5000, 0.5000])
     """

@@ -57,9 +57,9 @@ class FixedPointGradient(GradientStrategy):
             done = task.detached().run()
         if not torch.is_grad_enabled():
             return done
-        stationary, before = task.algorithm.fixed_point_map(done.state)
+        plain, before = task.algorithm.fixed_point_map(done.state)
         before = tree.detach(before)
-        after = tree.leaves(stationary.step(task.problem, before))
+        after = tree.leaves(plain.step(task.problem, before))
         if not any(t.requires_grad for t in after):
             return done
         if inside_functional_transform():
@@ -74,7 +74,7 @@ class FixedPointGradient(GradientStrategy):
         moved = _distance(after, before)
 
         def replace(grads: Sequence[Tensor]) -> list[Tensor]:
-            linearisation = Linearisation(problem, stationary, before)
+            linearisation = Linearisation(problem, plain, before)
             _require_same_map(linearisation, moved)
             largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
             if not math.isfinite(largest):

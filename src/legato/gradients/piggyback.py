@@ -62,7 +62,7 @@ class Piggyback(FixedPointGradient):
         assert isinstance(algorithm, PrimalDual)
         geometry, dual_geometry = algorithm.geometry, algorithm.dual_geometry
         slopes = tree.unflatten(state, xi)
-        # ∇L as cotangents of points; entries at the boundary have no influence and count 0.
+        # ∇L as cotangents of points; entries at the boundary have no influence and count as 0.
         source = geometry.inverse_metric(state.primal, slopes.primal)
         dual_source = dual_geometry.inverse_metric(state.dual, slopes.dual)
         epsilon = xi.new_zeros(()).requires_grad_()

@@ -165,7 +165,7 @@ class NonNegativeLeastSquares(_ConstrainedLeastSquares):
     Returns:
         Tensor: x (…, n).
 
-    Reference: Lawson and Hanson (1974); Section 6 of Ochs et al. (2016).
+    Reference: Lawson and Hanson (1974); Section 7 of Ochs et al. (2016).
 
     >>> NonNegativeLeastSquares()(torch.eye(2), torch.tensor([1.0, -1.0]))
     tensor([1., 0.])

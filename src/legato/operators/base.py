@@ -42,6 +42,10 @@ class Operator(Holder, ABC):
         """
         return None
 
+    def start(self) -> Var | None:
+        """Zeros of the shape that K acts on, or None where its data do not tell."""
+        return None
+
     def norm(self, like: Var | None = None) -> Tensor:
         """An upper bound of ‖K‖, never attached to a graph.
 
@@ -229,6 +233,9 @@ class Composition(Operator):
         (before, between), (seen, after) = self.inner.coupled, self.outer.coupled
         return before + max(0, seen - between), after + max(0, between - seen)
 
+    def start(self) -> Var | None:
+        return self.inner.start()
+
     def norm(self, like: Var | None = None) -> Tensor:
         between = None if like is None else self.inner(like)
         inner = outer = None
@@ -299,6 +306,9 @@ class Scaled(Operator):
 
     def adjoint(self, y: Var) -> Var:
         return self.operator.adjoint(tree_map(lambda t: self.scale * t, y))
+
+    def start(self) -> Var | None:
+        return self.operator.start()
 
     def norm(self, like: Var | None = None) -> Tensor:
         scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale

@@ -41,7 +41,7 @@ class Dense(Operator):
 
     ``matrix`` has shape (m, n), or (…, m, n) with leading batch axes that broadcast against those
     of x. The norm is exact up to a smaller side of 512, within 1 % above that; it is remembered
-    until the matrix changes. Reference: Golub and Van Loan, *Matrix Computations*.
+    until the matrix changes.
 
     >>> K = lg.Dense(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
     >>> K(torch.ones(2)), K.adjoint(torch.ones(2))
@@ -60,6 +60,9 @@ class Dense(Operator):
     @property
     def coupled(self) -> tuple[int, int]:
         return 1, 1
+
+    def start(self) -> Tensor:
+        return torch.zeros_like(self.matrix[..., 0, :].detach())
 
     def __call__(self, x: Var) -> Var:
         try:

@@ -46,6 +46,9 @@ class Stack(Operator):
             return None
         return max(p[0] for p in pairs if p), max(p[1] for p in pairs if p)
 
+    def start(self) -> Var | None:
+        return next((x for x in (K.start() for K in self.operators) if x is not None), None)
+
     def norm(self, like: Var | None = None) -> Tensor:
         norms = common_norms([(K, like, surplus_axes(self, K)) for K in self.operators])
         return torch.linalg.vector_norm(norms, dim=0)

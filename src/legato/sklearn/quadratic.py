@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from legato._support.momentum import next_t
 from legato.sklearn.penalties import Groups, Matrix, Vector
 
 
@@ -89,7 +90,7 @@ class SparseQuadratic:
             if float((y - new) @ (new - x)) > 0:
                 t, y = 1.0, new
             else:
-                later = 0.5 * (1 + np.sqrt(1 + 4 * t * t))
+                later = next_t(t)
                 y, t = new + (t - 1) / later * (new - x), later
             x = new
         lower = self.value(x, self.P @ x) <= begin

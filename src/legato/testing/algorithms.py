@@ -19,7 +19,8 @@ from legato.testing.report import Measured, Report, hold, skip
 from legato.testing.sampling import apart, replica
 
 Method = Algorithm[Any, Any]
-UNTIL = Stop(5000, tol=1e-12)
+SOLVED = Stop(5000, tol=1e-12)
+"""When a problem of this size counts as solved."""
 
 
 @torch.no_grad()
@@ -28,7 +29,7 @@ def check_algorithm(
     problem: Any,
     x0: Var | None = None,
     singles: Sequence[Any] = (),
-    stop: Stop = UNTIL,
+    stop: Stop = SOLVED,
 ) -> Report:
     """Check the laws of an algorithm on a float64 problem with one solution, x* = 𝒜(x*).
 

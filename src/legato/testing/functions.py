@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 
 from legato._support import tree
+from legato._support.checks import as_number
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError, MissingConjugateError, MissingProxError
 from legato.functions import Function
@@ -83,7 +84,8 @@ def convexity(f: Function, x: Var, seed: int = 0) -> Measured:
     excess = []
     for k, (a, b) in enumerate(pairwise([x, *domain_points(f, x, 20, seed)])):
         t = (k % 9 + 1) / 10
-        ends, between = [float(f(a)), float(f(b))], float(f(moved(b, t, minus(a, b))))
+        ends = [as_number(f(a)), as_number(f(b))]
+        between = as_number(f(moved(b, t, minus(a, b))))
         scale = 1 + abs(ends[0]) + abs(ends[1])
         excess.append((between - t * ends[0] - (1 - t) * ends[1]) / scale)
     look = "The function is not convex: no solver promises anything for it."
@@ -95,7 +97,7 @@ def bounds(f: Function, x: Var, seed: int = 0) -> Measured:
     if isinstance(x, tuple):
         return skip("bounds", "for single tensors only")
     (lo, hi), points = f.bounds(), list(domain_points(f, x, 10, seed))
-    beyond = [float(side.amax()) for z in points for side in (lo - z, z - hi)]
+    beyond = [as_number(side.amax()) for z in points for side in (lo - z, z - hi)]
     return hold("bounds", beyond, 1e-7, "bounds() is narrower than the domain.")
 
 
@@ -115,10 +117,10 @@ def fenchel_young(f: Function, x: Var, seed: int = 0) -> Measured:
         for s in range(seed, seed + 5):
             z, p = _subgradient_pair(f, x, s)
             known = conjugate(p)
-            size = 1 + abs(float(f(z))) + abs(float(known))
-            errors.append(abs(float(f(z) + known - tree.inner(z, p))) / size)
+            size = 1 + abs(as_number(f(z))) + abs(as_number(known))
+            errors.append(abs(as_number(f(z) + known - tree.inner(z, p))) / size)
             for other in domain_points(f, x, 5, s + 100):
-                errors.append(float(tree.inner(other, p) - f(other) - known) / size)
+                errors.append(as_number(tree.inner(other, p) - f(other) - known) / size)
     except (MissingConjugateError, MissingProxError):
         return skip(law, "the conjugate has no known value")
     look = "Look at the conjugate: constants, factors, its domain; its conjugate is f itself."

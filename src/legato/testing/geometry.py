@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from legato._support import tree
+from legato._support.checks import as_number
 from legato._support.tree import Var, tree_map
 from legato.geometry import Geometry
 from legato.testing import sampling
@@ -62,12 +63,12 @@ def distance(psi: Geometry, x: Var, seed: int = 0) -> Measured:
     errors = []
     points = interior_points(psi, x, 6, seed)
     for a, b, c in zip(points, points[1:], points[2:], strict=False):
-        D, size = psi.distance, 1 + sum(abs(float(psi.value(z))) for z in (a, b, c))
+        D, size = psi.distance, 1 + sum(abs(as_number(psi.value(z))) for z in (a, b, c))
         linear = tree.dot(psi.mirror(b), minus(a, b))
         turn = tree.dot(minus(psi.mirror(b), psi.mirror(c)), minus(a, b))
-        errors += [abs(float(D(a, b) - psi.value(a) + psi.value(b)) + linear) / size]
-        errors += [abs(float(D(a, c) - D(a, b) - D(b, c)) - turn) / size]
-        errors += [abs(float(D(a, a))) / size, float(D(a, b) <= 0)]
+        errors += [abs(as_number(D(a, b) - psi.value(a) + psi.value(b)) + linear) / size]
+        errors += [abs(as_number(D(a, c) - D(a, b) - D(b, c)) - turn) / size]
+        errors += [abs(as_number(D(a, a))) / size, float(D(a, b) <= 0)]
     return hold("Bregman distance", errors, 1e-9, "Look at distance().")
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.functional import vjp
 
 from legato._support import tree
+from legato._support.checks import as_number
 from legato._support.tree import Var, tree_map
 from legato.functions import Function, mirror_prox, prox
 from legato.geometry import Geometry
@@ -64,12 +65,12 @@ def optimality(
     mirror = mirror_prox(g, geometry, y, step)
     x, slope = geometry.unmirror(mirror), minus(mirror, y)
     points = _points(g, geometry, y, step, seed) if feasible is None else map(feasible, range(200))
-    value = float(g(x))
+    value = as_number(g(x))
     shortfalls = [0.0 if abs(value) < torch.inf else torch.nan]
     for z in points:
-        rise = step * (float(g(z)) - value)
+        rise = step * (as_number(g(z)) - value)
         change = tree.dot(slope, minus(z, x))
-        shortfalls.append(-float(change + rise) / (1 + tree.length(z) + abs(float(rise))))
+        shortfalls.append(-as_number(change + rise) / (1 + tree.length(z) + abs(as_number(rise))))
     look = "The result is no minimiser, or not in the domain: look at steps, signs, thresholds."
     return hold("optimality", shortfalls, 1e-8, look)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from legato._support.checks import as_number
 from legato.errors import LawError
 
 
@@ -47,7 +48,7 @@ class Report:
 
 def hold(law: str, errors: Iterable[Any], bound: float, look: str) -> Measured:
     """The law with its largest error; raises unless that is at most ``bound``, so also for NaN."""
-    numbers = [0.0, *(float(e) for e in errors)]
+    numbers = [0.0, *(as_number(e) for e in errors)]
     value = float(torch.tensor(numbers, dtype=torch.float64).amax())  # Python's max may lose NaN
     if not value <= bound:
         raise LawError(

@@ -106,7 +106,7 @@ def residual_of(product: Product, w: Tensor, xi: Tensor) -> tuple[Tensor, float]
     image = product(w)
     r = xi - w + image
     norms = torch.stack([torch.linalg.vector_norm(v) for v in (xi, r, w, image)])
-    size, r_size, w_size, image_size = norms.tolist()  # one wait for all four
+    size, r_size, w_size, image_size = norms.tolist()  # a GPU is waited for once
     roundoff = torch.finfo(xi.dtype).eps / 2
     return r, max(r_size, roundoff * (w_size + image_size)) / size
 

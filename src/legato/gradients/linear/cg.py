@@ -119,7 +119,7 @@ def _run(
         r = torch.add(r, v, alpha=-alpha)
         s = M.P(r) if c is None else c * r
         products = torch.stack((torch.dot(r, s), torch.dot(s, s), torch.dot(r, r)))
-        new, s_square, r_square = products.tolist()  # one wait for all three
+        new, s_square, r_square = products.tolist()  # a GPU is waited for once
         steps.append((alpha, new / energy))
         if s_square <= max(target, rounding * math.sqrt(r_square)) ** 2:
             break

@@ -85,7 +85,7 @@ def _arnoldi_cycle(
         second = known @ v
         v = v - second @ known
         length = torch.linalg.vector_norm(v)
-        column = torch.cat([first + second, length[None]]).double().cpu()  # the one wait of a step
+        column = torch.cat([first + second, length[None]]).double().cpu()  # waits for a GPU
         require_finite_products(column)
         H[: k + 2, k] = column
         count = k + 1

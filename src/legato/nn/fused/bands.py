@@ -36,7 +36,7 @@ WINDOW_BYTES = 480 * 1024
 POOL_BYTES = 1 << 30
 """Bytes of released tapes that are kept for the next call."""
 
-NUMBER: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
+NUMPY_TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 workers = Workers()
 pool = BufferPool(POOL_BYTES)
@@ -161,7 +161,7 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
 
 def taken(shape: Sequence[int], dtype: torch.dtype) -> Array:
     """Room for a field, from the pool."""
-    return cast(Array, pool.take(tuple(shape), np.dtype(NUMBER[dtype])))
+    return cast(Array, pool.take(tuple(shape), np.dtype(NUMPY_TYPES[dtype])))
 
 
 class Bands:

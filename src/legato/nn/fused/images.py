@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from legato.nn.fused import rows
-from legato.nn.fused.bands import NUMBER, Array, Layout, aligned, taken, workers
+from legato.nn.fused.bands import NUMPY_TYPES, Array, Layout, aligned, taken, workers
 
 
 class Images:
@@ -18,7 +18,7 @@ class Images:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.number = NUMBER[layout.dtype]
+        self.number = NUMPY_TYPES[layout.dtype]
         self.lanes = min(layout.batch * layout.bands, layout.threads)
 
     def room(self, *shape: int) -> Array:

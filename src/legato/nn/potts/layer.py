@@ -137,7 +137,7 @@ class Potts(nn.Module):
 
     Shape:
         - cost: (B, L, H, W) or (B, L, D, H, W), float32 or float64 (under autocast too), with its
-          largest entry between 1e-15 and 1e15 (float64: 1e-140 and 1e140), or zero.
+          largest entry between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or zero.
         - weights: a scalar, or a tensor whose axes are those of (B, L, E, *spatial), for E
           directions, or one; at most as large. Default: 1.
         - output: like the cost.

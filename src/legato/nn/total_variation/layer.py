@@ -41,7 +41,7 @@ class TotalVariationOutput:
 
     ``x`` is u, the last iterate; ``y`` is p (B, C, E, *spatial), with u = y − ∇ᵀp, which also
     starts another solve; ``kernel`` names the implementation that ran. The other fields are the
-    data of the ``problem`` that was solved. Reference: :class:`TotalVariation`.
+    data of the ``problem`` that was solved.
     """
 
     x: Tensor
@@ -96,7 +96,7 @@ class TotalVariation(nn.Module):
 
     Shape:
         - image: y, (B, C, H, W) or (B, C, D, H, W), float32 or float64, with its largest entry
-          between 1e-15 and 1e15 (float64: 1e-140 and 1e140), or zero.
+          between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or zero.
         - weight: λ ≥ 0, a number, one per image (B,), or a tensor whose axes are those of the
           image, or of (B, C, E, *spatial) for E directions, or one; at most as large. Along the
           axes of a Euclidean norm its size is one.

@@ -1,4 +1,4 @@
-"""The Potts iteration in Triton: one lean kernel an iteration.
+"""The Potts iteration in Triton: one small kernel an iteration.
 
 The dual variable is never stored. Its updates telescope: with Sᵏ = u¹ + … + uᵏ
 

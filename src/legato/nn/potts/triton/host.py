@@ -33,11 +33,11 @@ SECTION_ITERATIONS = 125
 """Iterations in a section: up to so many, the unit of the fixed point is at most 2⁻²⁴."""
 
 
-def choose_launch(labels: int, width: int, lean: bool) -> Launch:
-    """The launch that measured best for such images; lean are float32 and two directions."""
+def choose_launch(labels: int, width: int, few_registers: bool) -> Launch:
+    """The launch that measured best; float32 and two directions get by with few registers."""
     held = labels <= Launch.held
     tile_x = min(32, triton.next_power_of_2(width))
-    registers = (168 if held and labels > 4 else 128) if lean else None
+    registers = (168 if held and labels > 4 else 128) if few_registers else None
     return Launch((64 if held else 32) // tile_x, tile_x, registers=registers)
 
 

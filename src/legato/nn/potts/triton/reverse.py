@@ -1,4 +1,4 @@
-"""The gradient of the Potts iteration in Triton: one lean kernel an iteration.
+"""The gradient of the Potts iteration in Triton: one small kernel an iteration.
 
 It telescopes as the iteration does. Let ā be the cotangent of aᵏ⁺¹, s = ā/(1 + τε), and
 dᵏ = −τ(1 − tanh²bᵏ)·Ks what bᵏ receives directly. Then, with Qᵏ = σKᵀ(dᵏ + dᵏ⁺¹ + …),

@@ -1,4 +1,4 @@
-"""The dual FISTA iteration of total variation in Triton: one lean kernel an iteration.
+"""The dual FISTA iteration of total variation in Triton: one small kernel an iteration.
 
 With a = p + β(p − p₋) an iteration is p⁺ = Π(a + α∇(y − ∇ᵀa)). At each pixel it takes a at ten
 places around it, which nearly all come from the cache: of memory it reads p, p₋ and y and writes

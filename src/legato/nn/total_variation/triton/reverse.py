@@ -1,4 +1,4 @@
-"""The gradient of the total-variation iteration in Triton: one lean kernel an iteration.
+"""The gradient of the total-variation iteration in Triton: one small kernel an iteration.
 
 Let q be the cotangent of p⁺ and z̄ = Π'ᵀq. With w = ∇ᵀz̄ what arrives at a is ā = z̄ − α∇w, of which
 (1 + β)ā goes to p and −βā to p₋, and αw goes to y. All that looks at other pixels is the step from
