@@ -11,13 +11,8 @@ from torch import Tensor
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions import Function, Linear, Separable, Zero
-from legato.functions.algebra import (
-    coupled_through,
-    first_start,
-    most_coupled,
-    start_behind,
-    terms_of,
-)
+from legato.functions.algebra import terms_of
+from legato.functions.shapes import coupled_through, first_start, most_coupled, start_behind
 from legato.operators import Operator, as_operator
 
 

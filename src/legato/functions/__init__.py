@@ -1,8 +1,9 @@
 """The terms of an energy, their algebra, and the table of proxes."""
 
 from legato.functions.affine import Equality, Linear, Zero
-from legato.functions.algebra import Composed, Conjugate, Scaled, Separable, Shifted, Sum
+from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
+from legato.functions.blocks import Separable
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
 from legato.functions.l0 import L0
 from legato.functions.norms import L1, AsymmetricL1, GroupL1

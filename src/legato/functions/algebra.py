@@ -1,4 +1,4 @@
-"""Functions made of functions: sums, multiples, compositions, shifts, conjugates, blocks.
+"""Functions made of functions: sums, multiples, compositions, shifts, conjugates.
 
 Nothing is multiplied, negated or conjugated when such a function is made. Factors and shifts apply
 inside value, grad and prox, so that a parameter may change between two uses.
@@ -20,8 +20,9 @@ from legato._support.holding import short
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.base import Function, ProxParts
+from legato.functions.shapes import coupled_through, first_start, most_coupled, start_behind
 from legato.geometry import Euclidean, Geometry
-from legato.operators import Composition, Identity, Operator, Stack, as_operator
+from legato.operators import Composition, Identity, Operator, as_operator
 
 
 def add(first: Function, second: Function) -> Function:
@@ -443,127 +444,6 @@ class Conjugate(Function):
 
     def __repr__(self) -> str:
         return f"{_bracketed(self.function)}.conjugate()"
-
-
-class Separable(Function):
-    r"""One function for each block of a tuple.
-
-    .. math:: g(x_1, …, x_k) = g_1(x_1) + … + g_k(x_k)
-
-    Goes with :class:`~legato.Product` and :class:`~legato.Stack`. Reference: Condat (2013).
-
-    >>> g = lg.Separable(lg.NonNegative(), lg.L1(1.0))
-    >>> g.prox((torch.tensor([-1.0]), torch.tensor([3.0])))
-    (tensor([0.]), tensor([2.]))
-    """
-
-    def __init__(self, *blocks: Function) -> None:
-        if not blocks:
-            raise InputError("Separable needs at least one function.")
-        self.blocks = blocks
-
-    def value(self, x: Var) -> Tensor:
-        return self.values(x, 0)
-
-    def values(self, x: Var, batch: int) -> Tensor:
-        parts = [g.values(part, batch) for g, part in zip(self.blocks, x, strict=True)]
-        return sum(parts[1:], start=parts[0])
-
-    def start(self) -> Var | None:
-        parts = tuple(block.start() for block in self.blocks)
-        return None if any(p is None for p in parts) else parts
-
-    def bounds(self) -> tuple[Any, ...]:
-        return tuple(block.bounds() for block in self.blocks)
-
-    @property
-    def is_smooth(self) -> bool:
-        return all(block.is_smooth for block in self.blocks)
-
-    def grad(self, x: Var) -> Var:
-        return tuple(g.grad(part) for g, part in zip(self.blocks, x, strict=True))
-
-    def lipschitz(self) -> Tensor | float | None:
-        largest: Tensor | float = 0.0
-        for block in self.blocks:
-            constant = block.lipschitz()
-            if constant is None or (isinstance(constant, Tensor) and constant.ndim):
-                return None
-            largest = max(largest, constant, key=float)
-        return largest
-
-    def range_projector(self, y: Var) -> Callable[[Var], Var] | None:
-        found = [g.range_projector(part) for g, part in zip(self.blocks, y, strict=True)]
-        projectors = [project for project in found if project is not None]
-        if len(projectors) < len(found):
-            return None
-        return lambda v: tuple(p(part) for p, part in zip(projectors, v, strict=True))
-
-    def make_conjugate(self) -> Function:
-        return Separable(*(block.conjugate() for block in self.blocks))
-
-    def __repr__(self) -> str:
-        return f"Separable({', '.join(map(repr, self.blocks))})"
-
-
-# --- axes -----------------------------------------------------------------------------------------
-
-
-def most_coupled(counts: Any) -> int | None:
-    """The largest number of coupled axes, None (all) if one of them is None."""
-    most = 0
-    for count in counts:
-        if count is None:
-            return None
-        most = max(most, count)
-    return most
-
-
-def coupled_through(operator: Operator, function: Function) -> int | None:
-    """How many trailing axes of x belong together in f(Kx)."""
-    if isinstance(operator, Stack) and isinstance(function, Separable):
-        pairs = zip(operator.operators, function.blocks, strict=True)
-        return most_coupled(coupled_through(K, f) for K, f in pairs)
-    if operator.coupled is None or function.coupled is None:
-        return None
-    before, after = operator.coupled
-    return before + max(0, function.coupled - after)
-
-
-def first_start(terms: tuple[Function, ...]) -> Var | None:
-    """The shape of x: what the data of all terms broadcast to."""
-    best: Var | None = None
-    for term in terms:
-        found = term.start()
-        if best is None or found is None:
-            best = found if best is None else best
-            continue
-        if isinstance(best, tuple) or isinstance(found, tuple):
-            continue
-        try:
-            shape = torch.broadcast_shapes(best.shape, found.shape)
-        except RuntimeError:
-            raise InputError(
-                f"The terms do not act on one variable: {term!r} takes one of shape "
-                f"{tuple(found.shape)}, those before it one of shape {tuple(best.shape)}."
-            ) from None
-        # A 0-dim tensor tells neither dtype nor device.
-        best = (best if best.ndim >= found.ndim else found).new_zeros(shape)
-    return best
-
-
-def start_behind(operator: Operator, function: Function) -> Var | None:
-    """Zeros of the shape of x in f(Kx), from those of Kx or from the operator's own data."""
-    image = function.start()
-    if image is None:
-        return operator.start()
-    try:
-        with torch.no_grad():
-            return tree_map(torch.zeros_like, operator.adjoint(image))
-    except (InputError, RuntimeError, IndexError):
-        if all(t.numel() == 1 for t in tree.leaves(image)):
-            return operator.start()  # one number for all entries of Kx does not tell how many
-        raise
 
 
 def _without_factor(function: Function) -> Any:

@@ -23,8 +23,9 @@ from legato._support.checks import may_be_differentiated
 from legato._support.tree import Var, map_steps, tree_map
 from legato.errors import InputError, MissingProxError
 from legato.functions.affine import Equality, Zero
-from legato.functions.algebra import Conjugate, Separable, Shifted
+from legato.functions.algebra import Conjugate, Shifted
 from legato.functions.base import Function
+from legato.functions.blocks import Separable
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
 from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
 from legato.geometry import Burg, Entropy, Euclidean, Geometry, Interval, Product, Quartic
