@@ -22,7 +22,14 @@ from legato.functions import (
     SquaredDistance,
     Zero,
 )
-from legato.functions.algebra import add, compose, is_constraint, scale, terms_of
+from legato.functions.algebra import (
+    add,
+    compose,
+    is_constraint,
+    scale,
+    terms_of,
+    without_factor,
+)
 from legato.functions.kernels import same_geometry
 from legato.functions.prox import has_prox
 from legato.geometry import Euclidean, Geometry, Product
@@ -151,18 +158,14 @@ def _total(parts: list[_Part]) -> Function:
 def fitting_geometry(energy: Function) -> Geometry:
     """The geometry of a term εψ, which has a gradient or prox in no other; else the Euclidean."""
     for term in terms_of(energy):
-        kernel = _without_factor(term)
+        kernel = without_factor(term)
         if isinstance(kernel, BregmanTerm) and not isinstance(kernel.geometry, Euclidean):
             return kernel.geometry
     return Euclidean()
 
 
-def _without_factor(function: Function) -> Function:
-    return _without_factor(function.function) if isinstance(function, Scaled) else function
-
-
 def _is_quadratic(function: Function) -> bool:
-    inner = _without_factor(function)
+    inner = without_factor(function)
     euclidean = isinstance(inner, BregmanTerm) and isinstance(inner.geometry, Euclidean)
     return euclidean or isinstance(inner, SquaredDistance)
 
@@ -194,7 +197,7 @@ def _is_absorbed(part: _Part, core: _Part | None, geometry: Geometry) -> bool:
     """Whether the prox of the core takes this term in at no cost."""
     if part.composed:
         return False
-    inner = _without_factor(part.function)
+    inner = without_factor(part.function)
     if isinstance(inner, Linear | Zero):
         return True
     if isinstance(inner, SquaredDistance):
@@ -229,7 +232,7 @@ def _require_dual(
     if has_prox(part.function.conjugate(), dual):
         return
     taken = "nothing has" if core is None else f"{core.function!r} has"
-    name = type(_without_factor(part.function)).__name__
+    name = type(without_factor(part.function)).__name__
     raise InputError(
         f"No splitting of {energy!r} exists. {part.term!r} has no gradient, and its conjugate no "
         f"closed-form prox in the dual geometry {dual!r}; as the one term with a prox in "

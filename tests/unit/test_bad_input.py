@@ -291,6 +291,9 @@ def test_steps_that_cannot_be_derived():
         lg.solve(unknown, lg.ForwardBackward(), torch.ones(3))
     with raises(errors.StepError, "how strongly convex", "unknown", "Backtracking"):
         lg.solve(lg.Composite(DATA, lg.NonNegative()), lg.ForwardBackward(geometry=lg.Entropy()))
+    with raises(errors.StepError, "how strongly convex", "unknown", "Backtracking"):
+        half_open = lg.Composite(DATA, lg.Box(0.0, torch.inf))  # not a step of 0 and the start
+        lg.solve(half_open, lg.ForwardBackward(geometry=lg.Entropy()))
     with raises(errors.StepError, "how strongly convex", "unknown", "tau and sigma"):
         saddle = lg.Saddle(A, lg.L1(), nonsmooth=lg.NonNegative())
         start = torch.ones(5).double()

@@ -186,7 +186,7 @@ class Sum(Function):
         """
         from legato.functions.prox import prox  # which imports this module
 
-        plain = map(_without_factor, self.terms)
+        plain = map(without_factor, self.terms)
         geometry = next((t.geometry for t in plain if hasattr(t, "geometry")), Euclidean())
         core, factor, shifts, epsilon = self.prox_parts(geometry)
         if epsilon is not None and not holds(torch.as_tensor(epsilon) > 0):
@@ -446,8 +446,9 @@ class Conjugate(Function):
         return f"{_bracketed(self.function)}.conjugate()"
 
 
-def _without_factor(function: Function) -> Any:
-    return _without_factor(function.function) if isinstance(function, Scaled) else function
+def without_factor(function: Function) -> Any:
+    """The function behind the numbers in front of it."""
+    return without_factor(function.function) if isinstance(function, Scaled) else function
 
 
 def _is_unbounded(pair: tuple[Any, Any]) -> bool:
