@@ -206,7 +206,7 @@ def _is_absorbed(part: _Part, core: _Part | None, geometry: Geometry) -> bool:
         alike = isinstance(inner, BregmanTerm) and same_geometry(inner.geometry, geometry)
     if not alike or core is None:
         return alike
-    weight = inner.weight  # type: ignore[attr-defined]
+    weight = inner.weight
     varies = isinstance(weight, Tensor) and weight.numel() > 1
     return not (varies and core.function.prox_couples())
 
