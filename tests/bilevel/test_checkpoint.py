@@ -131,6 +131,23 @@ def test_a_finished_fit_is_not_continued(tmp_path):
     assert second.loss == first.loss
 
 
+def test_a_fit_that_came_to_rest_is_not_continued(tmp_path):
+    """A quadratic in one parameter: the second step finds nothing to gain."""
+    checkpoint = bilevel.Checkpoint(tmp_path / "fit.pt")
+
+    def rest():
+        theta = torch.tensor([3.0], dtype=torch.float64, requires_grad=True)
+        loss = lambda inner: (theta - 1).square().sum()  # noqa: E731
+        return bilevel.fit(loss, theta, optim.NonlinearCG, 50, checkpoint=checkpoint)
+
+    first = rest()
+    assert first.converged
+    assert first.reason == "the parameters do not move any more"
+    again = rest()
+    assert len(again.history) == len(first.history) < 50
+    assert again.reason == first.reason
+
+
 # --- files of others ------------------------------------------------------------------------------
 
 

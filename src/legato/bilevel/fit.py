@@ -121,7 +121,8 @@ class _Loop:
         self._resume()
         state, history = self.state, self.state.history
         committed = state.snapshot()
-        reason = until(history) if state.finished and until is not None else None
+        # A fit that had ended is asked again by its own last step: another rule may go on.
+        reason = self._met(until, history.records[-1].change > 0) if state.finished else None
         flags = {"converged": reason is not None}
         try:
             while reason is None and len(history) < steps:
