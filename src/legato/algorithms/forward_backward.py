@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number, is_concrete
+from legato._support.lazy import lazy
 from legato._support.momentum import next_t
 from legato._support.tree import Var, tree_map
 from legato.algorithms.backtracking import Backtracking
@@ -66,7 +67,7 @@ class Nesterov:
         """t_{k+1}."""
         return (1 + torch.sqrt(1 + 4 * t * t)) / 2
 
-    @cached_property
+    @lazy
     def longest(self) -> float:
         """Restart once t exceeds this: the midpoint between the last t allowed and the next one,
         so that rounding cannot shift the restart by an iteration."""

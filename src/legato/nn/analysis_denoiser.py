@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from legato._support.checks import (
     require_whole,
 )
 from legato._support.files import replacing
+from legato._support.lazy import lazy
 from legato._support.memory import Memory, recall
 from legato._support.precision import full_precision
 from legato._support.tree import inner
@@ -44,7 +45,7 @@ class AnalysisDenoiserOutput(LayerOutput):
 
     image: Tensor
 
-    @cached_property
+    @lazy
     def gap(self) -> Tensor:
         """The primal–dual gap of each image (B,), as a sum of terms that are ≥ 0."""
         with torch.no_grad():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from legato._support.checks import (
     require_sound_data,
 )
 from legato._support.holding import held_tensors
+from legato._support.lazy import lazy
 from legato._support.tree import expand_over, largest_over
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError
@@ -38,7 +38,7 @@ class LeastSquaresOutput(LayerOutput):
     True
     """
 
-    @cached_property
+    @lazy
     def violation(self) -> Tensor:
         """The largest entry of x − proj(x − A*(Ax − b)), in any geometry; zero at a solution."""
         with torch.no_grad():
