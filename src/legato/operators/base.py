@@ -160,6 +160,19 @@ def surplus_axes(whole: Operator, part: Operator) -> int | None:
     return whole.coupled[0] - part.coupled[0]
 
 
+def entrywise(operator: Operator, factors: Tensor | float, t: Tensor) -> Tensor:
+    """factors · t; where their shapes do not fit, an error that says so."""
+    try:
+        return factors * t
+    except RuntimeError:
+        if isinstance(factors, Tensor):
+            raise InputError(
+                f"The factors of {operator!r} have shape {tuple(factors.shape)}, which does not "
+                f"broadcast against {tuple(t.shape)}, what they multiply."
+            ) from None
+        raise
+
+
 def as_operator(operator: Operator | Tensor) -> Operator:
     """A matrix is a Dense operator; an operator stays what it is.
 
