@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import is_concrete, require_sound_data
+from legato._support.lazy import lazy
 from legato._support.precision import full_precision
 from legato._support.tree import Var
 from legato.algorithms import Algorithm, Backtracking, ForwardBackward, PrimalDual
@@ -61,13 +61,13 @@ class Solution:
     given: Any
     backward: Backward = field(default_factory=Backward)
 
-    @cached_property
+    @lazy
     def objective(self) -> Tensor:
         """The energy at x, for each element of a batch."""
         with torch.no_grad():
             return self.problem.objective(tree.detach(self.x))
 
-    @cached_property
+    @lazy
     def gap(self) -> Tensor:
         """The primal–dual gap, an upper bound of objective − minimum, where it is known."""
         if self.y is None:

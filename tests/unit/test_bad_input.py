@@ -151,6 +151,75 @@ def test_a_state_of_another_algorithm():
         lg.solve(lg.Saddle(A, lg.L1(), smooth=DATA), lg.PrimalDual(), state)
 
 
+WRONG = torch.ones(3).double()
+MISFITS = {
+    "L1": (lg.L1(WRONG), "weight"),
+    "AsymmetricL1": (lg.AsymmetricL1(-WRONG, WRONG), "lo"),
+    "GroupL1": (lg.GroupL1(WRONG), "weight"),
+    "Box": (lg.Box(-WRONG, WRONG), "lo"),
+    "LInfBall": (lg.LInfBall(WRONG), "radius"),
+    "L2Ball": (lg.L2Ball(WRONG), "radius"),
+    "SquaredNorm": (lg.SquaredNorm(WRONG), "weight"),
+    "SquaredDistance": (lg.SquaredDistance(WRONG), "y"),
+    "Linear": (lg.Linear(WRONG), "c"),
+    "Equality": (lg.Equality(WRONG), "b"),
+    "L1().shifted": (lg.L1().shifted(WRONG), "c"),
+    "L1 of a multiple": (2.0 * lg.L1(WRONG), "weight"),
+    "L1 in a sum": (lg.L1(WRONG) + lg.SquaredNorm(0.1), "weight"),
+    "L1 of a conjugate": ((2.0 * lg.L1(WRONG)).conjugate(), "weight"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_term_that_does_not_fit_is_named_with_both_shapes(name):
+    term, attribute = MISFITS[name]
+    x = torch.ones(4).double()
+    words = (name.partition("(")[0].partition(" ")[0], attribute, r"\(3,\)")
+    for use in (term, term.prox):
+        with raises(errors.InputError, *words):
+            use(x)
+
+
+def test_terms_behind_operators_and_solves_name_them_too():
+    x = torch.ones(4, 4).double()
+    with raises(errors.InputError, "L1", "weight", r"\(3,\)", r"\(2, 4, 4\)"):
+        (lg.L1(WRONG) @ lg.Differences())(x)
+    with raises(errors.InputError, "LInfBall", "conjugate of L1", r"\(3,\)"):
+        lg.solve(lg.SquaredDistance(x) + lg.L1(WRONG) @ lg.Differences())
+    with raises(errors.InputError, "L1", r"\(3,\)", r"\(5,\)"):
+        lg.solve(DATA + lg.L1(WRONG))
+    with raises(errors.InputError, "Differences", r"\(3,\)", "does not broadcast"):
+        lg.Differences(weights=WRONG)(x)
+    with raises(errors.InputError, "Diagonal", r"\(3,\)", "does not broadcast"):
+        lg.Diagonal(WRONG)(x)
+
+
+@pytest.mark.parametrize("geometry", [lg.Euclidean(), lg.Entropy()], ids=repr)
+def test_a_simplex_of_one_number(geometry):
+    with raises(errors.InputError, "Simplex", "needs an axis", "unsqueeze"):
+        lg.prox(lg.Simplex(), geometry, torch.tensor(1.0), 1.0)
+    with raises(errors.InputError, "needs an axis"):
+        lg.Simplex()(torch.tensor(1.0))
+    for term in (lg.Simplex(-3), lg.GroupL1(dim=-3), lg.L2Ball(dim=-3)):
+        with raises(errors.InputError, "axis -3", r"\(2,\)"):
+            term.prox(torch.ones(2))
+
+
+def test_labels_and_forms_that_would_be_taken_for_others():
+    with raises(errors.InputError, "labels −1 and 1", "2 of 3", r"2 \* b - 1"):
+        lg.Logistic(torch.eye(3), torch.tensor([1.0, 0.0, 0.0]))
+    with raises(errors.InputError, "labels −1 and 1", "first of them 2"):
+        lg.Logistic(torch.eye(2), torch.tensor([1.0, 2.0]))
+    lg.Logistic(torch.eye(2), 2 * torch.tensor([0.0, 1.0]) - 1)
+    lopsided = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    for Q in (lopsided, torch.stack([torch.eye(2), lopsided]), lg.Dense(lopsided) @ lg.Identity()):
+        with raises(errors.InputError, "symmetric", r"\(Q \+ Q\.mT\) / 2"):
+            lg.Quadratic(Q, torch.zeros(2))
+    lg.Quadratic((lopsided + lopsided.mT) / 2, torch.zeros(2))
+    B = randn(40, 30, seed=4).float()
+    lg.Quadratic(B.mT @ B, torch.zeros(30))  # symmetric up to rounding
+
+
 def test_shapes_that_do_not_fit():
     with raises(errors.InputError, "last axis of size 8", r"\(7,\)"):
         lg.solve(lg.Composite(lg.LeastSquares(A, b[:7]), lg.L1(1.0)), lg.ForwardBackward())

@@ -29,6 +29,11 @@ def is_concrete() -> bool:
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
+def is_watched() -> bool:
+    """Whether torch.jit.trace or a dispatch mode (fake tensors) sees what is done to tensors."""
+    return torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack() > 0
+
+
 def wide_norm(tensor: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:
     """The Euclidean norm in float64, where the device has it.
 
@@ -41,10 +46,12 @@ def wide_norm(tensor: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:
 def may_be_differentiated(tensor: Tensor) -> bool:
     """Whether a derivative of what is computed from a tensor may be asked for, in any mode.
 
-    Inside a torch.func transform, and for the duals of forward mode, requires_grad says nothing.
+    Inside a torch.func transform, and for the duals of forward mode, requires_grad says nothing;
+    what torch.jit.trace records may be differentiated later.
     """
     recorded = tensor.requires_grad and torch.is_grad_enabled()
-    return recorded or inside_functional_transform() or forward_ad._current_level >= 0
+    observed = inside_functional_transform() or torch._C._get_tracing_state() is not None
+    return recorded or observed or forward_ad._current_level >= 0
 
 
 def inside_functional_transform() -> bool:

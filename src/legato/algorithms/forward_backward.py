@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number, is_concrete
+from legato._support.lazy import lazy
 from legato._support.momentum import next_t
 from legato._support.tree import Var, tree_map
+from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.start import (
     constant_where_coupled,
@@ -65,7 +67,7 @@ class Nesterov:
         """t_{k+1}."""
         return (1 + torch.sqrt(1 + 4 * t * t)) / 2
 
-    @cached_property
+    @lazy
     def longest(self) -> float:
         """Restart once t exceeds this: the midpoint between the last t allowed and the next one,
         so that rounding cannot shift the restart by an iteration."""
@@ -75,41 +77,6 @@ class Nesterov:
         for _ in range(self.restart):
             t, last = next_t(t), t
         return (t + last) / 2
-
-
-@dataclass(frozen=True)
-class Backtracking:
-    r"""A step found by halving until the descent inequality holds.
-
-    .. math:: f(x⁺) ≤ f(x) + ⟨∇f(x), x⁺ − x⟩ + \tfrac1α D_ψ(x⁺, x)
-
-    The search is detached from the graph: the step counts as a constant. Each iteration first tries
-    the last step times ``grow``. One step serves a whole batch, so that its elements influence each
-    other's iterates, though not their solutions. Reference: Beck and Teboulle (2009).
-
-    Args:
-        initial: the first step to try.
-        shrink: the factor by which a refused step is shortened, in (0, 1).
-        grow: the factor by which the next iteration's first trial is longer, at least 1.
-        most: trials after which the search gives up.
-
-    >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
-    >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
-    >>> lg.solve(lg.Composite(f), algorithm, torch.tensor([6.0])).x.round(decimals=3)
-    tensor([1.])
-    """
-
-    initial: float = 1.0
-    shrink: float = 0.5
-    grow: float = 1.0
-    most: int = 100
-
-    def __post_init__(self) -> None:
-        if not (self.initial > 0 and 0 < self.shrink < 1 and self.grow >= 1 and self.most >= 1):
-            raise InputError(
-                "Backtracking needs initial > 0, 0 < shrink < 1, grow ≥ 1 and most ≥ 1, not "
-                f"{self!r}."
-            )
 
 
 class MirrorState(NamedTuple):
@@ -214,7 +181,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
     def _initial_step(self, problem: Composite, x: Var) -> Tensor:
         like = tree.leaves(x)[0]
         if isinstance(self.step_size, Backtracking):
-            return like.new_tensor(self.step_size.initial)
+            return self.step_size.first(one_for_each(problem, x, self.geometry.coupled))
         if self.step_size is None:
             return self._derived_step(problem, x)
         self._require_stable(problem)
@@ -271,7 +238,8 @@ class ForwardBackward(Algorithm[Composite, Any]):
         y, x, derived = state
         gradient = problem.smooth.grad(x)
         if isinstance(self.step_size, Backtracking):
-            derived = self._search(self.step_size, problem, y, x, gradient, derived)
+            move = partial(self._move, problem, y, gradient)
+            derived = self.step_size.search(problem, self.geometry, y, x, gradient, derived, move)
         new = self._move(problem, y, gradient, self._size(derived))
         return ForwardBackwardState(new, self.geometry.unmirror(new), derived)
 
@@ -300,41 +268,6 @@ class ForwardBackward(Algorithm[Composite, Any]):
     def _move(self, problem: Composite, y: Var, gradient: Var, alpha: Any) -> Var:
         half = tree.sub_scaled(y, alpha, gradient)
         return mirror_prox(problem.nonsmooth, self.geometry, half, alpha)
-
-    def _search(
-        self, rule: Backtracking, problem: Composite, y: Var, x: Var, gradient: Var, last: Tensor
-    ) -> Tensor:
-        with torch.no_grad():
-            y, x, gradient = tree.detach(y), tree.detach(x), tree.detach(gradient)
-            value = problem.smooth.value(x)
-            alpha = last * rule.grow
-            for _ in range(rule.most):
-                moved = self._move(problem, y, gradient, alpha)
-                trial = self.geometry.unmirror(moved)
-                move = tree_map(torch.sub, trial, x)
-                if _is_rounding(move, x):  # it says nothing about the step
-                    return alpha
-                allowed = self.geometry.distance(trial, x) / alpha
-                if bool(_visible(value) < allowed) and bool(allowed < torch.inf):
-                    excess = problem.smooth.value(trial) - value - tree.inner(gradient, move)
-                else:
-                    # The decrease is below rounding error, so compare gradients instead (exact for
-                    # quadratics): ⟨∇f(x⁺) − ∇f(x), d⟩ ≤ ⟨y⁺ − y, d⟩/α with the move d normalised to
-                    # avoid over- and underflow.
-                    size = _largest(move)
-                    unit = _divided(move, size)
-                    turn = tree_map(torch.sub, problem.smooth.grad(trial), gradient)
-                    excess = tree.inner(turn, unit)
-                    allowed = tree.inner(tree_map(torch.sub, moved, y), unit) / alpha
-                    allowed = torch.minimum(allowed, 2 * _visible(value) / size)
-                if bool(excess <= allowed) and bool(allowed < torch.inf):
-                    return alpha
-                alpha = alpha * rule.shrink
-        raise StepError(
-            f"Backtracking found no step in {rule.most} trials (last tried {float(alpha):g}): the "
-            "smooth term is NaN or infinite around the current point, or not smooth there. Check "
-            "its data, or start elsewhere."
-        )
 
     # --- reading a state --------------------------------------------------------------------------
 
@@ -408,21 +341,3 @@ def _turned(ahead: Var, new: Var, before: Var, after: Var, like: Tensor) -> Tens
     pairs = zip(tree.leaves(force), tree.leaves(move), strict=True)
     parts = [(f * m).sum_to_size(like.shape) for f, m in pairs]
     return torch.stack(parts).sum(0) > 0
-
-
-def _visible(value: Tensor) -> Tensor:
-    """The size from which a difference of values can be told from rounding."""
-    return torch.finfo(value.dtype).eps ** 0.5 * (1 + value.abs())
-
-
-def _is_rounding(move: Var, x: Var) -> bool:
-    eps = torch.finfo(tree.leaves(x)[0].dtype).eps
-    return bool(_largest(move) <= 8 * eps * _largest(x))
-
-
-def _divided(move: Var, size: Tensor) -> Var:
-    return tree_map(lambda t: t / size, move)
-
-
-def _largest(x: Var) -> Tensor:
-    return torch.stack([t.abs().amax() for t in tree.leaves(x)]).amax()

@@ -136,9 +136,12 @@ def constant_where_coupled(bound: Tensor, term: Function, x: Var) -> Tensor:
     return bound
 
 
-def one_for_each(problem: Any, x: Var) -> Tensor:
-    """Ones that broadcast against x, one for each element of its batch."""
-    if isinstance(x, tuple):
+def one_for_each(problem: Any, x: Var, coupled: int | None = 0) -> Tensor:
+    """Ones that broadcast against x, one for each element of its batch.
+
+    ``coupled`` trailing axes (None: all) belong together for another reason than the problem's.
+    """
+    if isinstance(x, tuple) or coupled is None:
         return tree.leaves(x)[0].new_ones(())
-    batch = problem.batch(x)
+    batch = min(problem.batch(x), x.ndim - coupled)
     return x.new_ones((*x.shape[:batch], *(1,) * (x.ndim - batch)) if batch else ())

@@ -66,7 +66,13 @@ class Function(Holder):
         return sum_beyond(self.summands(x), batch) if batch else self.value(x)
 
     def __call__(self, x: Var) -> Tensor:
-        return self.value(x)
+        try:
+            return self.value(x)
+        except (RuntimeError, IndexError):
+            from legato.functions.fitting import explain  # which imports this module
+
+            explain(self, x)
+            raise
 
     @property
     def coupled(self) -> int | None:

@@ -26,7 +26,8 @@ from legato.functions.affine import Equality, Zero
 from legato.functions.algebra import Conjugate, Shifted
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
-from legato.functions.norms import L1, AsymmetricL1, GroupL1
+from legato.functions.fitting import explain
+from legato.functions.norms import L1, AsymmetricL1, GroupL1, require_one_each
 from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
 from legato.geometry import Burg, Entropy, Euclidean, Geometry, Interval, Product, Quartic
 
@@ -121,8 +122,12 @@ def mirror_prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
     >>> lg.mirror_prox(lg.Simplex(), lg.Entropy(), y, 1.0).diff()  # where exp would be 0
     tensor([-200.])
     """
-    core, y, alpha = prox_argument(g, geometry, y, alpha)
-    return _lookup(type(core), type(geometry))(core, geometry, y, alpha)
+    try:
+        core, argument, step = prox_argument(g, geometry, y, alpha)
+        return _lookup(type(core), type(geometry))(core, geometry, argument, step)
+    except (RuntimeError, IndexError):
+        explain(g, y)
+        raise
 
 
 def prox_argument(g: Function, geometry: Geometry, y: Var, alpha: Any) -> tuple[Function, Var, Any]:
@@ -248,6 +253,7 @@ def _(g: AsymmetricL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 @register_prox(GroupL1, Euclidean)
 def _(g: GroupL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     norms = g.norms(y)
+    require_one_each(g.weight, norms, "GroupL1: the weight")
     threshold = alpha * g.weight
     kept = norms > threshold
     ratio = threshold / torch.where(kept, norms, torch.ones_like(norms))
@@ -280,6 +286,7 @@ def _(g: L2Ball, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 @register_prox(Simplex, Euclidean)
 def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     """Projection onto the simplex: subtract the threshold that makes the positive part sum to 1."""
+    y = g.on_an_axis(y)
     y = y - y.detach().amax(g.dim, keepdim=True)  # projections do not see constants; rounding does
     threshold = simplex_threshold(y.detach(), g.dim)
     if not may_be_differentiated(y):
@@ -326,7 +333,7 @@ def _(g: AsymmetricL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 
 @register_prox(Simplex, Entropy)
 def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
-    return 1 + torch.log_softmax(y, g.dim)  # softmax (Example 6)
+    return 1 + torch.log_softmax(g.on_an_axis(y), g.dim)  # softmax (Example 6)
 
 
 @register_prox(Box, Entropy)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato._support.checks import require_below, require_nonnegative
 from legato._support.tree import Var, sum_beyond
+from legato.errors import InputError
 from legato.functions.base import Function, indicator
 from legato.functions.norms import (
     L1,
@@ -166,8 +167,17 @@ class Simplex(Indicator):
     dim: int = -1
 
     def violation(self, x: Var) -> Tensor:
-        imbalance = (x.sum(self.dim, keepdim=True) - 1).abs()
+        imbalance = (self.on_an_axis(x).sum(self.dim, keepdim=True) - 1).abs()
         return torch.maximum(-x, imbalance)
+
+    def on_an_axis(self, x: Tensor) -> Tensor:
+        """x itself, refused where it is one number: that would be 1, whatever it is."""
+        if x.ndim == 0:
+            raise InputError(
+                f"{self!r} needs an axis to sum over, but x has shape (): it is one number. Pass a "
+                "vector, e.g. x.unsqueeze(0)."
+            )
+        return x
 
     @property
     def coupled(self) -> int | None:

@@ -17,6 +17,7 @@ from legato._support.graph import leaves_behind
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
+from legato.functions.data import require_labels, require_symmetric
 from legato.operators import Dense, Operator, as_operator
 
 _UNWEIGHTED = 1.0
@@ -129,6 +130,7 @@ class Quadratic(Function):
         if isinstance(self.Q, Tensor) and self.Q.shape[-1] != self.Q.shape[-2]:
             raise InputError(f"Quadratic needs a square matrix, not {tuple(self.Q.shape)}.")
         object.__setattr__(self, "Q", as_operator(self.Q))
+        require_symmetric(self.Q, self.c)
 
     def summands(self, x: Var) -> Tensor:
         return x * (0.5 * self.Q(x) + self.c)
@@ -169,6 +171,7 @@ class Logistic(_DataTerm):
         object.__setattr__(self, "operator", as_operator(self.operator))
         if not self.b.is_floating_point():
             raise InputError("Logistic needs floating-point labels −1.0 and 1.0.")
+        require_labels(self.b)
 
     def _margin(self, x: Var) -> Tensor:
         return self.b * self.operator(x)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support.holding import Holder
-from legato._support.tree import Var, sum_beyond
+from legato._support.tree import Var, inner, sum_beyond, tree_map
 from legato.errors import DomainError
 
 
@@ -70,7 +70,12 @@ class Geometry(Holder, ABC):
 
     def distance(self, x: Var, z: Var) -> Tensor:
         """D_ψ(x, z), summed over all entries."""
-        return self.value(x) - self.value(z) - (self.mirror(z) * (x - z)).sum()
+        return self.distances(x, z, 0)
+
+    def distances(self, x: Var, z: Var, batch: int) -> Tensor:
+        """D_ψ(x, z) for each element of a batch: the first ``batch`` axes of x stay."""
+        slope = inner(self.mirror(z), tree_map(torch.sub, x, z), batch)
+        return self.values(x, batch) - self.values(z, batch) - slope
 
     def mirror_interior(self, y: Var) -> Tensor:
         """Entrywise: is y in the range of ∇ψ? For most geometries that is the whole space."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var
+from legato._support.tree import Var, sum_beyond
 from legato.geometry.base import Geometry, largest_bound
 
 
@@ -47,9 +47,9 @@ class Burg(Geometry):
     def unmirror(self, y: Var) -> Var:
         return -1 / torch.clamp(y, max=-(torch.finfo(y.dtype).max ** -0.5))
 
-    def distance(self, x: Var, z: Var) -> Tensor:
+    def distances(self, x: Var, z: Var, batch: int) -> Tensor:
         ratio = x / z
-        return (ratio - torch.log(ratio) - 1).sum()
+        return sum_beyond(ratio - torch.log(ratio) - 1, batch)
 
     def interior(self, x: Var) -> Tensor:
         return (x > 0) & torch.isfinite(x)

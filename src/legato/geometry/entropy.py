@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var
+from legato._support.tree import Var, sum_beyond
 from legato.geometry.base import Geometry, bounded_exp, exp_limit, largest_bound
 
 
@@ -46,8 +46,8 @@ class Entropy(Geometry):
     def unmirror(self, y: Var) -> Var:
         return bounded_exp(y - 1)
 
-    def distance(self, x: Var, z: Var) -> Tensor:
-        return (torch.xlogy(x, x) - torch.xlogy(x, z) - x + z).sum()
+    def distances(self, x: Var, z: Var, batch: int) -> Tensor:
+        return sum_beyond(torch.xlogy(x, x) - torch.xlogy(x, z) - x + z, batch)
 
     def interior(self, x: Var) -> Tensor:
         return (x > 0) & torch.isfinite(x)

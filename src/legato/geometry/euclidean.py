@@ -44,8 +44,8 @@ class Euclidean(Geometry):
     def unmirror(self, y: Var) -> Var:
         return y
 
-    def distance(self, x: Var, z: Var) -> Tensor:
-        return self.value(tree_map(torch.sub, x, z))
+    def distances(self, x: Var, z: Var, batch: int) -> Tensor:
+        return self.values(tree_map(torch.sub, x, z), batch)
 
     def interior(self, x: Var) -> Tensor:
         return flatten(tree_map(torch.isfinite, x)) if isinstance(x, tuple) else torch.isfinite(x)

@@ -54,8 +54,8 @@ class Product(Geometry):
     def unmirror(self, y: Var) -> Var:
         return self._each(lambda g, y: g.unmirror(y), y)
 
-    def distance(self, x: Var, z: Var) -> Tensor:
-        return torch.stack(self._each(lambda g, x, z: g.distance(x, z), x, z)).sum()
+    def distances(self, x: Var, z: Var, batch: int) -> Tensor:
+        return torch.stack(self._each(lambda g, x, z: g.distances(x, z, batch), x, z)).sum(0)
 
     def interior(self, x: Var) -> Tensor:
         return torch.stack(self._each(lambda g, x: g.interior(x).all(), x))

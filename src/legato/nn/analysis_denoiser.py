@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from legato._support.checks import (
-    inside_functional_transform,
     require_finite,
     require_image,
     require_like,
@@ -23,6 +22,8 @@ from legato._support.checks import (
     require_whole,
 )
 from legato._support.files import replacing
+from legato._support.lazy import lazy
+from legato._support.memory import Memory, recall
 from legato._support.precision import full_precision
 from legato._support.tree import inner
 from legato.algorithms import PrimalDual
@@ -44,7 +45,7 @@ class AnalysisDenoiserOutput(LayerOutput):
 
     image: Tensor
 
-    @cached_property
+    @lazy
     def gap(self) -> Tensor:
         """The primal–dual gap of each image (B,), as a sum of terms that are ≥ 0."""
         with torch.no_grad():
@@ -52,20 +53,6 @@ class AnalysisDenoiserOutput(LayerOutput):
             rest = self.x - self.image + self.problem.operator.adjoint(self.y)
             slack = self.problem.penalty.values(answers, 1) - inner(answers, self.y, 1)
             return slack + 0.5 * inner(rest, rest, 1)
-
-
-class _KnownNorm(NamedTuple):
-    """The norm of the filters of some coefficients, for images of one shape."""
-
-    coefficients: Tensor
-    shape: torch.Size
-    norm: float
-
-    def fits(self, coefficients: Tensor, shape: torch.Size) -> bool:
-        """By value: parametrisations and changes of ``.data`` leave address and version alone."""
-        mine = self.coefficients
-        alike = mine.dtype == coefficients.dtype and mine.device == coefficients.device
-        return alike and self.shape == shape and torch.equal(mine, coefficients)
 
 
 class AnalysisDenoiser(SolverLayer):
@@ -122,10 +109,10 @@ class AnalysisDenoiser(SolverLayer):
         require_positive(balance, "balance")
         self.size, self.channels = size, channels
         self.conditioned, self.interval, self.balance = conditioned, interval, balance
-        self.coefficients = nn.Parameter(_first_coefficients(filters, channels, size).float())
+        self.coefficients = nn.Parameter(_first_coefficients(filters, channels, size))
         self.log_weights = nn.Parameter(torch.full((filters,), math.log(weight)))
         self.powers = nn.Parameter(torch.ones(filters)) if conditioned else None
-        self._known: _KnownNorm | None = None
+        self._memory: Memory = {}
 
     @property
     def basis(self) -> Tensor:
@@ -232,14 +219,10 @@ class AnalysisDenoiser(SolverLayer):
         level = level.clamp(min=1e-6).reshape(-1, 1, 1, 1)
         return w * level ** self.powers.reshape(1, -1, 1, 1)
 
-    def _norm_for(self, operator: Convolution, image: Tensor) -> Tensor | float:
+    def _norm_for(self, operator: Convolution, image: Tensor) -> Tensor:
         """The filters' norm. Finding it takes a third of a solve, so the last one is remembered."""
-        if inside_functional_transform():
-            return operator.norm(image)
-        c, shape = self.coefficients.detach(), image.shape[1:]
-        if self._known is None or not self._known.fits(c, shape):
-            self._known = _KnownNorm(c.clone(), shape, float(operator.norm(image)))
-        return self._known.norm
+        norm = partial(operator.norm, image)
+        return recall(self._memory, "norm", self.coefficients, norm, tuple(image.shape[1:]))
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -302,10 +285,11 @@ def _first_coefficients(filters: int, channels: int, size: int) -> Tensor:
     whole = torch.einsum("fc,kb->fkcb", colours, eye).reshape(channels * count, channels, count)
     extra = filters - len(whole)
     if extra <= 0:
-        return whole[:filters]
+        return whole[:filters].to(torch.get_default_dtype())
     generator = torch.Generator().manual_seed(0)
     random = torch.randn(extra, channels, count, generator=generator, dtype=torch.float64)
-    return torch.cat((whole, random / random.flatten(1).norm(dim=1)[:, None, None]))
+    random = random / random.flatten(1).norm(dim=1)[:, None, None]
+    return torch.cat((whole, random)).to(torch.get_default_dtype())
 
 
 def _safetensors() -> tuple[Any, Any]:

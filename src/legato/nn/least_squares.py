@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,11 +11,14 @@ from torch import Tensor
 
 from legato._support.checks import (
     RANGE,
+    as_number,
     cheap_to_read,
     require_range,
     require_sound_data,
 )
 from legato._support.holding import held_tensors
+from legato._support.lazy import lazy
+from legato._support.tree import expand_over, largest_over
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError
 from legato.functions import Function, LeastSquares, NonNegative, Simplex, prox
@@ -36,7 +38,7 @@ class LeastSquaresOutput(LayerOutput):
     True
     """
 
-    @cached_property
+    @lazy
     def violation(self) -> Tensor:
         """The largest entry of x − proj(x − A*(Ax − b)), in any geometry; zero at a solution."""
         with torch.no_grad():
@@ -101,21 +103,26 @@ class _ConstrainedLeastSquares(SolverLayer):
         require_sound_data(f, "The problem")  # before its size is asked for
         shape = f.start()
         assert isinstance(shape, Tensor)
-        norm = float(torch.as_tensor(f.operator.norm(shape)).amax())
-        limit = RANGE[f.b.dtype]
-        if norm > 0 and not 1 / limit <= norm <= limit:
+        norm = _or_one(f.operator.norm(shape))
+        limit, largest = RANGE[f.b.dtype], as_number(norm.amax())
+        if not 1 / limit <= largest <= limit:
             raise InputError(
-                f"The operator's norm {norm:.1e} is outside of {1 / limit:.0e} … {limit:.0e}, where"
-                f" steps can be computed in {f.b.dtype}. Scale the data to the size of 1 or use "
-                "float64."
+                f"The operator's norm {largest:.1e} is outside of {1 / limit:.0e} … {limit:.0e}, "
+                f"where steps can be computed in {f.b.dtype}. Scale the data to the size of 1 or "
+                "use float64."
             )
-        size = (float(f.b.abs().amax()) or 1.0) / (norm or 1.0)
-        start = torch.full_like(shape, size)
+        # Every element of a batch has its own unit, and so its own start and first step.
+        axes = f.operator.coupled
+        seen, made = (shape.ndim, f.b.ndim) if axes is None else (max(1, n) for n in axes)
+        unit = _or_one(largest_over(f.b.abs(), made)) / norm
+        start = torch.ones_like(shape) * expand_over(unit, seen)
         # The first trial is such that no entry of the start would grow by more than a factor e.
         reach = self.geometry.mirror(math.e * start) - self.geometry.mirror(start)
-        top = float(f.operator.adjoint(f.b).abs().amax())
-        first = float(reach.amax()) / (top or 1.0)
-        return ForwardBackward(Backtracking(first), self.geometry), start
+        top = largest_over(f.operator.adjoint(f.b).abs(), seen)
+        first = largest_over(reach, seen) / _or_one(top)
+        energy = _or_one(f.values(shape, problem.batch(shape)))  # ½‖b‖²
+        rule = Backtracking(expand_over(first, seen), unit=expand_over(energy, seen))
+        return ForwardBackward(rule, self.geometry), start
 
     def _require_operator(self, operator: Operator, data: Tensor) -> None:
         if not isinstance(operator, Convolution):
@@ -142,6 +149,11 @@ class _ConstrainedLeastSquares(SolverLayer):
         step = 1 / torch.where(columns > 0, columns, torch.ones_like(columns))
         step = step.to(operator.matrix.dtype)
         return step if step.ndim == 0 else step.unsqueeze(-1)
+
+
+def _or_one(sizes: Tensor) -> Tensor:
+    """The sizes, and 1 in place of 0."""
+    return torch.where(sizes > 0, sizes, torch.ones_like(sizes))
 
 
 class NonNegativeLeastSquares(_ConstrainedLeastSquares):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from legato._support.checks import describe, require_range
+from legato._support.lazy import lazy
 from legato.algorithms import PrimalDual
 from legato.errors import InputError
 from legato.functions import Function, NegativeEntropy, Simplex
@@ -37,7 +37,7 @@ class MatrixGameOutput(LayerOutput):
         """xᵀAy (…,): what the row player pays on average."""
         return torch.einsum("...i,...ij,...j->...", self.x, self.payoffs, self.y)
 
-    @cached_property
+    @lazy
     def gap(self) -> Tensor:
         """What both players could still gain together, (…,); zero at equilibrium.
 

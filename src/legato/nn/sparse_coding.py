@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from legato._support.checks import (
     require_range,
     require_whole,
 )
+from legato._support.lazy import lazy
 from legato.algorithms import ForwardBackward, Nesterov
 from legato.errors import InputError
 from legato.functions import L1, AsymmetricL1, LeastSquares
@@ -46,7 +46,7 @@ class SparseCodingOutput(LayerOutput):
         """Dz (…, features)."""
         return self.x @ self.dictionary.mT
 
-    @cached_property
+    @lazy
     def gap(self) -> Tensor:
         """By at most this each signal's energy is too large (…,): residuals, scaled, are dual."""
         with torch.no_grad():

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,11 +104,11 @@ def lanczos_norm(operator: Operator, like: Var, accuracy: float = 0.01) -> Tenso
     tensor(5.)
     """
     shape = tree.flatten(like)
-    n = shape.numel()
+    n = int(shape.numel())
     eps = 1 - 1 / (1 + accuracy) ** 2
     q = math.ceil(0.5 * (math.log(1.648 * math.sqrt(n) / 1e-6) / math.sqrt(eps) + 1))
-    generator = torch.Generator(device="cpu").manual_seed(n)
-    v = torch.randn(n, generator=generator, dtype=torch.float64).to(shape)
+    # Random for torch neither: vmap would ask what to do with that, and a tracer record it.
+    v = torch.from_numpy(np.random.default_rng(n).standard_normal(n)).to(shape.device, shape.dtype)
     v = v / torch.linalg.vector_norm(v)
     size = _power_of_two(operator(tree.unflatten(like, v)))  # K*K itself may over- or underflow
     basis: list[Tensor] = []
@@ -130,7 +131,7 @@ def lanczos_norm(operator: Operator, like: Var, accuracy: float = 0.01) -> Tenso
     tridiagonal = torch.diag(alpha) + torch.diag(beta_, 1) + torch.diag(beta_, -1)
     top = torch.linalg.eigvalsh(tridiagonal)[-1].clamp(min=0)
     exact = len(diagonal) == n or len(diagonal) < q
-    return (size * top.sqrt() * (1 + 1e-6 if exact else 1 + accuracy)).to(shape)
+    return (size * top.sqrt() * (1 + 1e-6 if exact else 1 + accuracy)).to(shape.dtype)
 
 
 def _power_of_two(x: Var) -> float:
@@ -157,6 +158,19 @@ def surplus_axes(whole: Operator, part: Operator) -> int | None:
     if whole.coupled is None or part.coupled is None:
         return None
     return whole.coupled[0] - part.coupled[0]
+
+
+def entrywise(operator: Operator, factors: Tensor | float, t: Tensor) -> Tensor:
+    """factors · t; where their shapes do not fit, an error that says so."""
+    try:
+        return factors * t
+    except RuntimeError:
+        if isinstance(factors, Tensor):
+            raise InputError(
+                f"The factors of {operator!r} have shape {tuple(factors.shape)}, which does not "
+                f"broadcast against {tuple(t.shape)}, what they multiply."
+            ) from None
+        raise
 
 
 def as_operator(operator: Operator | Tensor) -> Operator:

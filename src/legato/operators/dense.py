@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from legato._support.checks import is_concrete
+from legato._support.checks import is_concrete, may_be_differentiated
+from legato._support.memory import Memory, recall
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator, lanczos_norm
@@ -21,18 +21,6 @@ _WHOLE_UP_TO = 64
 """Columns up to which a product costs less than putting its halves together."""
 
 
-class _Known(NamedTuple):
-    """A value and the matrix that it belongs to, held so that its address stays taken."""
-
-    source: Tensor
-    version: int
-    value: Tensor
-
-    def is_of(self, A: Tensor) -> bool:
-        same = self.source.data_ptr() == A.data_ptr() and self.version == A._version
-        return same and self.source.dtype == A.dtype and self.source.shape == A.shape
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(Operator):
     r"""Multiplication by a matrix along the last axis, x ↦ Ax.
@@ -41,7 +29,7 @@ class Dense(Operator):
 
     ``matrix`` has shape (m, n), or (…, m, n) with leading batch axes that broadcast against those
     of x. The norm is exact up to a smaller side of 512, within 1 % above that; it is remembered
-    until the matrix changes.
+    until an entry of the matrix changes, in whatever way.
 
     >>> K = lg.Dense(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
     >>> K(torch.ones(2)), K.adjoint(torch.ones(2))
@@ -49,7 +37,7 @@ class Dense(Operator):
     """
 
     matrix: Tensor
-    _known: dict[str, _Known] = field(default_factory=dict, init=False, repr=False)
+    _memory: Memory = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.matrix.ndim < 2:
@@ -101,28 +89,18 @@ class Dense(Operator):
             return _symmetric_product(A, weights.unsqueeze(-1) * A)
         if weights is not None:
             return weights.flatten()[0] * self.gram()
-        if A.requires_grad:
+        if may_be_differentiated(A):
             return _symmetric_product(A, A)
-        return self._remembered("gram", lambda: _symmetric_product(A, A))
+        return recall(self._memory, "gram", A, lambda: _symmetric_product(A, A))
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
         """‖A‖₂; for a batch of matrices one norm each."""
-        return self._remembered("norm", self._compute_norm)
-
-    def _remembered(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """What has been computed from the matrix as it is now; tensors without versions: anew."""
-        A = self.matrix
-        if A.is_inference() or torch.is_inference_mode_enabled() or not is_concrete():
-            return compute()
-        known = self._known.get(name)
-        if known is None or not known.is_of(A):
-            known = self._known[name] = _Known(A.detach(), A._version, compute())
-        return known.value
+        return recall(self._memory, "norm", self.matrix, self._compute_norm)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies count their matrices' versions anew, and so begin without a memory."""
-        return self.__dict__ | {"_known": {}}
+        """Copies and files begin without a memory."""
+        return self.__dict__ | {"_memory": {}}
 
     def _compute_norm(self) -> Tensor:
         A = self.matrix.detach()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.tree import Var, largest_over
-from legato.operators.base import Operator
+from legato.operators.base import Operator, entrywise
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,10 +30,10 @@ class Diagonal(Operator):
         return min(1, self.entries.ndim), min(1, self.entries.ndim)
 
     def __call__(self, x: Var) -> Var:
-        return self.entries * x
+        return entrywise(self, self.entries, x)
 
     def adjoint(self, y: Var) -> Var:
-        return self.entries * y
+        return entrywise(self, self.entries, y)
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:

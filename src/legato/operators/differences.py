@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from legato._support.tree import Var, largest_over
 from legato.errors import InputError
-from legato.operators.base import Operator
+from legato.operators.base import Operator, entrywise
 
 Offset = tuple[int, ...]
 
@@ -116,11 +116,11 @@ class Differences(Operator):
             raise InputError(
                 f"The offsets {self._offsets} reach beyond a grid of shape {tuple(x.shape)}."
             ) from None
-        return stacked if self.weights is None else self.weights * stacked
+        return stacked if self.weights is None else entrywise(self, self.weights, stacked)
 
     def adjoint(self, y: Var) -> Var:
         if self.weights is not None:
-            y = self.weights * y
+            y = entrywise(self, self.weights, y)
         parts = torch.unbind(y, dim=-self._axes - 1)
         if len(parts) != len(self._offsets):
             raise InputError(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.lazy import lazy
 from legato.errors import ClosureError, NoInfluenceError, NonFiniteLossError
 
 Closure = Callable[[], Any]
@@ -27,7 +27,7 @@ class Evaluation:
     error: float = 0.0
     eps: float = torch.finfo(torch.float64).eps
 
-    @cached_property
+    @lazy
     def finite(self) -> bool:
         return math.isfinite(self.loss) and tree.is_finite(self.gradient)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from legato._support.lazy import lazy
 from legato.nn.fused import rows
 from legato.nn.fused.buffer_pool import BufferPool
 from legato.nn.fused.workers import Workers
@@ -68,26 +68,26 @@ class Layout:
     threads: int
     lines: int = 0
 
-    @cached_property
+    @lazy
     def directions(self) -> tuple[tuple[int, ...], ...]:
         return offsets(len(self.spatial), self.neighbours)
 
-    @cached_property
+    @lazy
     def rows(self) -> int:
         return math.prod(self.spatial[:-1])
 
-    @cached_property
+    @lazy
     def columns(self) -> int:
         return padded(self.spatial[-1], self.dtype, self.lines)
 
-    @cached_property
+    @lazy
     def down(self) -> Array:
         """Rows from a pixel to its neighbour in each direction."""
         strides = [math.prod(self.spatial[i + 1 : -1]) for i in range(len(self.spatial) - 1)]
         steps = [sum(o * s for o, s in zip(d, strides, strict=False)) for d in self.directions]
         return np.array(steps, np.int64)
 
-    @cached_property
+    @lazy
     def right(self) -> Array:
         """Columns from a pixel to its neighbour in each direction."""
         return np.array([d[-1] for d in self.directions], np.int64)
@@ -97,7 +97,7 @@ class Layout:
         """The direction that leads to the next column; the first one leads down."""
         return len(self.spatial) - 1
 
-    @cached_property
+    @lazy
     def base(self) -> Array:
         """Where each direction's rows start in the ring; it has max(1, down) of them."""
         depths = np.maximum(self.down, 1)
@@ -107,7 +107,7 @@ class Layout:
     def reach(self) -> int:
         return max(1, int(self.down.max()))
 
-    @cached_property
+    @lazy
     def bands(self) -> int:
         """Bands an image is cut into: the fewest that keep all threads equally busy."""
         wanted = self.threads // math.gcd(self.batch, self.threads)
@@ -115,7 +115,7 @@ class Layout:
             wanted = 1
         return max(1, min(wanted, self.rows // (4 * self.reach)))
 
-    @cached_property
+    @lazy
     def owned(self) -> Array:
         """First and last-plus-one row of every band, for every image: (batch · bands, 2)."""
         edges = np.linspace(0, self.rows, self.bands + 1).round().astype(np.int64)
@@ -133,7 +133,7 @@ class Layout:
         # Rather groups of equal size than a small one at the end.
         return -(-iterations // max(1, round(iterations / count)))
 
-    @cached_property
+    @lazy
     def row_has_neighbour(self) -> NDArray[np.bool_]:
         """(E, rows): does a row have a row to compare with in that direction?"""
         exists = np.ones((len(self.directions), *self.spatial[:-1]), bool)
@@ -143,7 +143,7 @@ class Layout:
                     np.moveaxis(mask, axis, 0)[-step:] = False
         return exists.reshape(len(self.directions), self.rows)
 
-    @cached_property
+    @lazy
     def column_has_neighbour(self) -> NDArray[np.bool_]:
         """(E, columns): likewise for the columns; padding has no neighbours."""
         x = np.arange(self.columns) + self.right[:, None]

@@ -12,6 +12,8 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
+from legato._support.forking import renew_after_fork
+
 CACHE_LINE_BYTES = 64
 POOLED_FROM_BYTES = 1 << 16
 """Bytes below which the system's allocator does as well."""
@@ -24,6 +26,11 @@ class BufferPool:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self._forget()
+        renew_after_fork(self._forget)
+
+    def _forget(self) -> None:
+        """Another thread may have held the lock, or been about to change the list."""
         self._free: list[NDArray[np.uint8]] = []
         self._lock = threading.RLock()
 

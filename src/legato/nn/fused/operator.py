@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from legato._support.checks import inside_functional_transform
+from legato._support.checks import inside_functional_transform, is_watched
 from legato.errors import GradientError
 
 Tensors = Sequence[Any]
@@ -213,8 +213,8 @@ def refuse(kernel: str, what: str) -> NoReturn:
 def is_plain_eager_call(kernel: str, tensors: Tensors, keep: bool) -> bool:
     """True if only reverse-mode autograd observes this call.
 
-    That is, no torch.func transform, tensor subclass or dispatch mode is active; refuses tangents
-    of forward mode, which would be lost, and transforms that differentiate.
+    That is, no torch.func transform, tensor subclass, dispatch mode or tracer is active; refuses
+    tangents of forward mode, which would be lost, and transforms that differentiate.
     """
     transformed = inside_functional_transform()
     if transformed and keep:
@@ -224,4 +224,4 @@ def is_plain_eager_call(kernel: str, tensors: Tensors, keep: bool) -> bool:
     ):
         refuse(kernel, "derivatives in forward mode")
     plain = type(tensors[0]) in (Tensor, torch.nn.Parameter)
-    return plain and not transformed and torch._C._len_torch_dispatch_stack() == 0
+    return plain and not transformed and not is_watched()

@@ -22,6 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from legato._support.forking import renew_after_fork
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 TABLE_ENTRIES = 23
 """Entries of a table, used or not."""
@@ -84,6 +86,11 @@ class Replays:
     """
 
     def __init__(self) -> None:
+        self._forget()
+        renew_after_fork(self._forget)
+
+    def _forget(self) -> None:
+        """CUDA does not survive a fork, and neither do its graphs."""
         self._solves: OrderedDict[Hashable, _Solve] = OrderedDict()
         self._lock = threading.Lock()
 

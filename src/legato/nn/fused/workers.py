@@ -6,10 +6,11 @@ other when a process that used it forks, as data loaders do. Threads of our own 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+from legato._support.forking import renew_after_fork
 
 
 class Workers:
@@ -17,10 +18,10 @@ class Workers:
 
     def __init__(self) -> None:
         self._forget()
-        # A fork copies the pool but not its threads, and the lock in whatever state it was.
-        os.register_at_fork(after_in_child=self._forget)
+        renew_after_fork(self._forget)
 
     def _forget(self) -> None:
+        """A fork copies the pool without its threads."""
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._size = 0

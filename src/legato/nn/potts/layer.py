@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from legato._support.checks import (
     require_range,
 )
 from legato._support.compiling import constant_when_compiled
+from legato._support.lazy import lazy
 from legato._support.precision import full_precision
 from legato.errors import GradientError, InputError, StepError
 from legato.gradients import GradientStrategy, Unroll
@@ -82,18 +82,18 @@ class PottsOutput:
         """p = tanh b, the dual variable, in [−1, 1]."""
         return torch.tanh(self.state.dual)
 
-    @cached_property
+    @lazy
     def problem(self) -> Saddle:
         """The saddle-point problem that was solved."""
         return model(self.cost, self.weights, self.directions, self.epsilon)
 
-    @cached_property
+    @lazy
     def gap(self) -> Tensor:
         """The primal–dual gap of each image (B,): by at most this its energy is too large."""
         with torch.no_grad():
             return self.problem.gap(self.x, self.y)
 
-    @cached_property
+    @lazy
     def energy(self) -> Tensor:
         """⟨c, u⟩ + ‖W∇u‖₁ (+ ε Σ u log u) of each image (B,)."""
         return self.problem.objective(self.x)

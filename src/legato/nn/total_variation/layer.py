@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from legato._support.checks import (
     require_range,
 )
 from legato._support.compiling import constant_when_compiled
+from legato._support.lazy import lazy
 from legato._support.precision import full_precision
 from legato.errors import InputError
 from legato.gradients import GradientStrategy, Unroll
@@ -51,12 +51,12 @@ class TotalVariationOutput:
     weight: Tensor
     coupling: Coupling
 
-    @cached_property
+    @lazy
     def problem(self) -> Saddle:
         """The saddle-point problem that was solved."""
         return model(self.image, self.weight, self.coupling)
 
-    @cached_property
+    @lazy
     def gap(self) -> Tensor:
         """The primal–dual gap of each image (B,): by at most this its energy is too large.
 
@@ -67,7 +67,7 @@ class TotalVariationOutput:
             image, weight, value, dual = (t.detach().double() for t in data)
             return gap(image, weight, self.coupling, value, dual).to(self.x.dtype)
 
-    @cached_property
+    @lazy
     def energy(self) -> Tensor:
         """½‖u − y‖² + Σ λ|∇u| of each image (B,)."""
         slope = self.problem.operator(self.x)

@@ -1,0 +1,61 @@
+"""Quantities that are costly to compute from a tensor, kept until the tensor changes.
+
+A tensor is recognised by its entries, of which a copy is kept. Address and version say nothing:
+changes of ``.data`` and swaps leave both alone, and a parametrisation makes a tensor anew in every
+call, often at the address of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from legato._support.checks import is_concrete, is_watched
+
+_MOST_ENTRIES = 2**24
+"""Entries above which a copy of a tensor would take more memory than a quantity is worth."""
+
+
+class Known(NamedTuple):
+    """A quantity, and what it was computed from."""
+
+    source: Tensor
+    key: Hashable
+    value: Tensor
+
+    def is_of(self, tensor: Tensor, key: Hashable) -> bool:
+        alike = self.source.dtype == tensor.dtype and self.source.device == tensor.device
+        return self.key == key and alike and torch.equal(self.source, tensor)
+
+
+Memory = dict[str, Known]
+"""One quantity by name; a plain dictionary, for torch.compile makes no others."""
+
+
+def recall(
+    memory: Memory,
+    name: str,
+    tensor: Tensor,
+    compute: Callable[[], Tensor],
+    key: Hashable = None,
+) -> Tensor:
+    """What ``compute`` returned for these entries and this key; where it may not be known: anew."""
+    if not _may_be_compared(tensor):
+        return compute()
+    known = memory.get(name)
+    if known is not None and known.is_of(tensor.detach(), key):
+        return known.value
+    value = compute()
+    if not torch.is_inference_mode_enabled():  # its tensors cannot be trained with later
+        memory[name] = Known(tensor.detach().clone(), key, value)
+    return value
+
+
+def _may_be_compared(tensor: Tensor) -> bool:
+    if not is_concrete() or is_watched() or tensor.is_meta:
+        return False
+    plain = type(tensor) in (Tensor, torch.nn.Parameter)  # others may be fake, or sharded
+    return plain and tensor.numel() <= _MOST_ENTRIES

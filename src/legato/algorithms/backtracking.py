@@ -1,0 +1,148 @@
+"""Steps that are found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato._support import tree
+from legato._support.checks import as_number, holds
+from legato._support.tree import Var, tree_map
+from legato.errors import InputError, StepError
+from legato.geometry import Geometry
+from legato.problems import Composite
+
+
+@dataclass(frozen=True, eq=False)
+class Backtracking:
+    r"""A step found by halving until the descent inequality holds.
+
+    .. math:: f(x⁺) ≤ f(x) + ⟨∇f(x), x⁺ − x⟩ + \tfrac1α D_ψ(x⁺, x)
+
+    The search is detached from the graph: the step counts as a constant. Each iteration first tries
+    the last step times ``grow``. Each element of a batch has a step of its own.
+    Reference: Beck and Teboulle (2009).
+
+    Args:
+        initial: the first step to try, a number or a tensor that broadcasts against x with one
+            number for each element of a batch.
+        shrink: the factor by which a refused step is shortened, in (0, 1).
+        grow: the factor by which the next iteration's first trial is longer, at least 1.
+        most: trials after which the search gives up.
+        unit: what counts as large for f, in the shapes of ``initial``: smaller values are told
+            apart by gradients, for their differences may be rounding.
+
+    >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
+    >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+    >>> lg.solve(lg.Composite(f), algorithm, torch.tensor([6.0])).x.round(decimals=3)
+    tensor([1.])
+    """
+
+    initial: Tensor | float = 1.0
+    shrink: float = 0.5
+    grow: float = 1.0
+    most: int = 100
+    unit: Tensor | float = 1.0
+
+    def __post_init__(self) -> None:
+        positive = holds(self.initial > 0) and holds(self.unit > 0)
+        if not (positive and 0 < self.shrink < 1 and self.grow >= 1 and self.most >= 1):
+            raise InputError(
+                "Backtracking needs initial, unit > 0, 0 < shrink < 1, grow ≥ 1 and most ≥ 1, not "
+                f"{self!r}."
+            )
+
+    def first(self, ones: Tensor) -> Tensor:
+        """The first step to try, in the shape of ``ones``: one for each element of a batch."""
+        return self._for_each(self.initial, ones, "initial step")
+
+    def _for_each(self, number: Tensor | float, like: Tensor, name: str) -> Tensor:
+        number = torch.as_tensor(number).detach().to(like)
+        if number.numel() != 1 and number.shape != like.shape:
+            raise InputError(
+                f"Backtracking's {name} has shape {tuple(number.shape)}: give a number, or one for "
+                f"each element of the batch, of shape {tuple(like.shape)}."
+            )
+        return number * torch.ones_like(like)
+
+    @torch.no_grad()
+    def search(
+        self,
+        problem: Composite,
+        geometry: Geometry,
+        y: Var,
+        x: Var,
+        gradient: Var,
+        last: Tensor,
+        move: Callable[[Any], Var],
+    ) -> Tensor:
+        """The step for the point x with mirror coordinates y and gradient ∇f(x).
+
+        ``move`` gives the mirror coordinates that a step leads to; ``last`` is the step before, in
+        the shape that the new one has.
+        """
+        f, y, x, gradient = problem.smooth, *map(tree.detach, (y, x, gradient))
+        batch = _batch_of(last)
+        value = f.values(x, batch)
+        visible = _visible(value, self._for_each(self.unit, last, "unit").reshape(value.shape))
+        alpha = last * self.grow
+        found = torch.zeros_like(value, dtype=torch.bool)
+        for _ in range(self.most):
+            moved = move(alpha)
+            trial = geometry.unmirror(moved)
+            change = tree_map(torch.sub, trial, x)
+            step = alpha.reshape(value.shape)
+            allowed = geometry.distances(trial, x, batch) / step
+            excess = f.values(trial, batch) - value - tree.inner(gradient, change, batch)
+            readable = (visible < allowed) & (allowed < torch.inf)
+            if not bool(readable.all()):
+                # The decrease is below rounding error, so compare gradients instead (exact for
+                # quadratics): ⟨∇f(x⁺) − ∇f(x), d⟩ ≤ ⟨y⁺ − y, d⟩/α with the move d normalised to
+                # avoid over- and underflow.
+                size = _largest(change, batch)
+                unit = tree_map(lambda t, size=size: t / _lifted(size, t), change)
+                turn = tree_map(torch.sub, f.grad(trial), gradient)
+                room = tree.inner(tree_map(torch.sub, moved, y), unit, batch) / step
+                room = torch.minimum(room, 2 * visible / size)
+                excess = torch.where(readable, excess, tree.inner(turn, unit, batch))
+                allowed = torch.where(readable, allowed, room)
+            found = found | ((excess <= allowed) & (allowed < torch.inf))
+            found = found | _is_rounding(change, x, batch)  # it says nothing about the step
+            if bool(found.all()):
+                return alpha
+            alpha = torch.where(found.reshape(alpha.shape), alpha, alpha * self.shrink)
+        raise StepError(
+            f"Backtracking found no step in {self.most} trials (last tried "
+            f"{as_number(alpha.amin()):g}): the smooth term is NaN or infinite around the current "
+            "point, or not smooth there. Check its data, or start elsewhere."
+        )
+
+
+def _batch_of(step: Tensor) -> int:
+    """How many leading axes are a batch: the step has size one along those that belong together."""
+    return max((axis + 1 for axis, size in enumerate(step.shape) if size > 1), default=0)
+
+
+def _visible(value: Tensor, unit: Tensor) -> Tensor:
+    """The size from which a difference of values can be told from rounding."""
+    return torch.finfo(value.dtype).eps ** 0.5 * (unit + value.abs())
+
+
+def _is_rounding(change: Var, x: Var, batch: int) -> Tensor:
+    eps = torch.finfo(tree.leaves(x)[0].dtype).eps
+    return _largest(change, batch) <= 8 * eps * _largest(x, batch)
+
+
+def _largest(x: Var, batch: int) -> Tensor:
+    """max |x_i| of each element of a batch."""
+    tops = [tree.largest_over(t.abs(), t.ndim - batch) for t in tree.leaves(x)]
+    return tops[0] if len(tops) == 1 else torch.stack(tops).amax(0)
+
+
+def _lifted(per_element: Tensor, t: Tensor) -> Tensor:
+    """One number for each element of a batch, against t."""
+    return per_element.reshape(*per_element.shape, *(1,) * (t.ndim - per_element.ndim))

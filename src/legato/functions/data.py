@@ -1,0 +1,49 @@
+"""Data that a smooth term takes for granted, looked at once, when the term is made."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from legato._support.checks import is_concrete, is_watched
+from legato.errors import InputError
+from legato.operators import Operator
+
+
+def require_labels(b: Tensor) -> None:
+    """Refuse labels that are not −1 and 1: with others the loss is another one."""
+    if not _readable(b):
+        return
+    strange = (b.detach().abs() != 1) & ~b.detach().isnan()  # NaN is refused when it is solved
+    if bool(strange.any()):
+        found = float(b.detach()[strange].flatten()[0])
+        cure = (
+            "Write labels 0 and 1 as 2 * b - 1." if found == 0 else "Scale the rows of A instead."
+        )
+        raise InputError(
+            f"Logistic needs labels −1 and 1, but {int(strange.sum())} of {b.numel()} are not, the "
+            f"first of them {found:g}. {cure}"
+        )
+
+
+@torch.no_grad()
+def require_symmetric(Q: Operator, c: Tensor) -> None:
+    """Refuse Q ≠ Q*, told by one random vector: ∇f would be (Q + Q*)x/2 + c, not Qx + c."""
+    if not _readable(c):
+        return
+    v = torch.from_numpy(np.random.default_rng(0).standard_normal(tuple(c.shape)))
+    v = v.to(c.device, c.dtype)
+    one, other = Q(v), Q.adjoint(v)
+    size = torch.maximum(one.abs().amax(), other.abs().amax())
+    apart = (one - other).abs().amax()
+    if bool(apart > torch.finfo(c.dtype).eps ** 0.5 * size):
+        raise InputError(
+            f"Quadratic needs a symmetric Q, but Qv and Q*v differ by {float(apart / size):.1e} of "
+            "their size: ½⟨x, Qx⟩ sees the symmetric part alone, so write (Q + Q.mT) / 2."
+        )
+
+
+def _readable(tensor: Tensor) -> bool:
+    floating = isinstance(tensor, Tensor) and tensor.is_floating_point()
+    return floating and is_concrete() and not is_watched() and not tensor.is_meta
