@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as checkpointed
 
 from legato._support import tree
+from legato._support.checks import wide_norm
 from legato.errors import InputError
 from legato.gradients.base import Backward, GradientStrategy, Task
 from legato.running import Run, batch_of
@@ -24,8 +25,9 @@ class Unroll(GradientStrategy):
     .. math:: w \mathrel{+}= A_θ(x^n)^⊤ z, \quad z ← A_x(x^n)^⊤ z, \quad n = N, …, 0
 
     ``last=K`` keeps the last K iterations only. ``tol`` ends the sweep by itself once the cotangent
-    has shrunk below ``tol`` of its first size, and ``solution.backward.iterations`` says after how
-    many back-iterations. ``checkpoint`` trades time for memory: "sqrt" or an interval.
+    of every batch element has shrunk below ``tol`` of its first size, and
+    ``solution.backward.iterations`` says after how many back-iterations. ``checkpoint`` trades time
+    for memory: "sqrt" or an interval.
     Reference: Algorithms 1–3 of Ochs et al. (2016), with errata 1–4.
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
@@ -72,7 +74,8 @@ class Unroll(GradientStrategy):
         if self.checkpoint is not None:
             before, final = self._checkpointed(task, start, attached)
         else:
-            watch = None if self.tol is None else _Watch(self.tol, attached, task.report)
+            batch = batch_of(task.problem, task.algorithm, start)
+            watch = None if self.tol is None else _Watch(self.tol, attached, task.report, batch)
             before, final = _attach(task, start, attached, watch)
         if done is None:
             batch = batch_of(task.problem, task.algorithm, final)
@@ -140,11 +143,12 @@ def _attach(task: Task, state: Any, iterations: int, watch: _Watch | None) -> tu
 class _Watch:
     """Sees the cotangent arrive at each iteration and ends the sweep once it is negligible."""
 
-    def __init__(self, tol: float, iterations: int, report: Backward) -> None:
+    def __init__(self, tol: float, iterations: int, report: Backward, batch: int) -> None:
         self.tol = tol
         self.report = report
         self.iterations = iterations
-        self.first = 0.0
+        self.batch = batch
+        self.first: Tensor | None = None
 
     def __call__(self, state: Any, number: int) -> Any:
         """``state`` of this iteration, its cotangent observed."""
@@ -159,18 +163,30 @@ class _Watch:
 
     def goes_on(self, number: int, grads: list[Tensor]) -> bool:
         """Whether the sweep goes on below this iteration."""
-        # In double precision: squares of a small loss's cotangents are zero in float32.
-        parts = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in grads]
-        size = float(torch.linalg.vector_norm(torch.stack(parts)))
+        size = self._sizes(grads)
         # Every backward pass through this graph enters by the last iteration and is measured by
         # what it brings there; that iteration is always swept, so that even 0 becomes a gradient.
-        if number == self.iterations:
+        if number == self.iterations or self.first is None:
             self.first = size
-        ended = number < self.iterations and size <= self.tol * self.first
+        left = float(torch.where(size == 0, size, size / self.first).amax())
+        ended = number < self.iterations and left <= self.tol
         self.report.iterations = self.iterations - number + (not ended)
-        self.report.residual = size / self.first if self.first else 0.0
+        self.report.residual = left
         self.report.converged = ended or number == 1
         return not ended
+
+    def _sizes(self, grads: list[Tensor]) -> Tensor:
+        """The norm of the cotangent, for each element of a batch; what has no such axes is no
+        iterate.
+
+        In double precision: squares of a small loss's cotangents are zero in float32.
+        """
+        whole = [g for g in grads if g.ndim > self.batch]
+        if len({g.shape[: self.batch] for g in whole}) != 1:
+            parts = [wide_norm(g) for g in grads]
+        else:
+            parts = [wide_norm(g.flatten(self.batch), (-1,)) for g in whole]
+        return torch.linalg.vector_norm(torch.stack(parts), dim=0)
 
 
 class _Observe(torch.autograd.Function):
