@@ -95,13 +95,13 @@ class Unroll(GradientStrategy):
             skipped = replace(detached, stop=replace(stop, iterations=stop.iterations - attached))
             with torch.no_grad():
                 start = skipped.run().state
-            return _with_constants(start, detached.state, task.state), attached, None
+            return _cut(task, start, detached.state), attached, None
         # The number of iterations is known only afterwards: run once detached, then attach.
         with torch.no_grad():
             done = detached.run(keep=self.last)
         if self.last is None or done.window is None or done.iterations <= self.last:
             return task.state, done.iterations, done
-        return _with_constants(done.window[0], detached.state, task.state), self.last, done
+        return _cut(task, done.window[0], detached.state), self.last, done
 
     def _checkpointed(self, task: Task, state: Any, iterations: int) -> tuple[Any, Any]:
         interval = self.interval(iterations)
@@ -121,14 +121,16 @@ class Unroll(GradientStrategy):
         return before, state
 
 
-def _with_constants(start: Any, detached: Any, given: Any) -> Any:
-    """``start``, with what skipped iterations passed on untouched as it was given.
+def _cut(task: Task, start: Any, detached: Any) -> Any:
+    """``start``, of which the iterates alone are cut off from θ.
 
-    Steps that depend on a learned ``balance`` lie in the state; they are no iterate, so truncation
-    must not cut them off.
+    Steps that depend on a learned ``balance`` lie in the state: what skipped iterations passed on
+    untouched is as it was given. What else the state keeps of the problem is computed anew.
     """
-    leaves = zip(tree.leaves(start), tree.leaves(detached), tree.leaves(given), strict=True)
-    return tree.rebuild(start, [own if now is then else now for now, then, own in leaves])
+    pairs = zip(tree.leaves(detached), tree.leaves(task.state), strict=True)
+    given = {id(then): own for then, own in pairs}
+    kept = tree.tree_map(lambda now: given.get(id(now), now), start)
+    return task.algorithm.recomputed(task.problem, kept)
 
 
 def _attach(task: Task, state: Any, iterations: int, watch: _Watch | None) -> tuple[Any, Any]:
