@@ -118,6 +118,14 @@ def refuse_second_derivatives() -> None:
         )
 
 
+def changed_since(found: str) -> GradientError:
+    """The error where the backward pass meets other values than the solve did."""
+    return GradientError(
+        f"{found}: data of the problem were changed in place before .backward(), or its terms draw "
+        "random numbers. Call .backward() first, change a copy, or use Unroll()."
+    )
+
+
 class Linearisation:
     r"""The Jacobian J of s ↦ step(s, θ) at ``state``, as matrix-free products from both sides.
 

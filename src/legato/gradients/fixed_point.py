@@ -24,7 +24,13 @@ from legato.errors import (
     NonFiniteGradientWarning,
     NotConvergedWarning,
 )
-from legato.gradients.base import GradientStrategy, Linearisation, Task, refuse_second_derivatives
+from legato.gradients.base import (
+    GradientStrategy,
+    Linearisation,
+    Task,
+    changed_since,
+    refuse_second_derivatives,
+)
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, residual_of, worst
 from legato.running import Run, Stop, batch_of
@@ -294,11 +300,9 @@ def _require_same_map(linearisation: Linearisation, moved: Tensor) -> None:
     now = _distance(tree.leaves(linearisation.after), before)
     rounding = math.sqrt(torch.finfo(now.dtype).eps) * tree.norm(before)
     if bool(now > 2 * moved + rounding):
-        raise GradientError(
+        raise changed_since(
             f"One step from the solution moves it by {float(now):.2g}, but moved it by "
-            f"{float(moved):.2g} when it was found: data of the problem were changed in place "
-            "before .backward(), or its terms draw random numbers. Call .backward() first, change "
-            "a copy, or use Unroll()."
+            f"{float(moved):.2g} when it was found"
         )
 
 

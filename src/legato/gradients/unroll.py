@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as checkpointed
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from legato._support import tree
-from legato._support.checks import wide_norm
+from legato._support.checks import is_concrete, wide_norm
+from legato.algorithms import Algorithm
 from legato.errors import InputError
-from legato.gradients.base import Backward, GradientStrategy, Task
+from legato.gradients.base import Backward, GradientStrategy, Task, changed_since
 from legato.running import Run, batch_of
 
 
@@ -107,18 +109,43 @@ class Unroll(GradientStrategy):
         interval = self.interval(iterations)
         assert interval is not None
 
-        def segment(length: int, start: Any) -> Any:
-            previous = start
-            for _ in range(length):
-                previous, start = start, task.algorithm.step(task.problem, start)
-            return tree.detach(previous), start
-
         before, done = state, 0
         while done < iterations:
             length = min(interval, iterations - done)
-            before, state = checkpointed(segment, length, state, use_reentrant=False)
+            segment = _Segment(task.problem, task.algorithm, length)
+            # To its very end, where it is compared with what it led to the first time.
+            with set_checkpoint_early_stop(False):
+                before, state = checkpointed(segment, state, use_reentrant=False)
             done += length
         return before, state
+
+
+class _Segment:
+    """Some iterations, which must lead where they led before when they are computed again."""
+
+    def __init__(self, problem: Any, algorithm: Algorithm[Any, Any], length: int) -> None:
+        self.problem, self.algorithm, self.length = problem, algorithm, length
+        self.end: Any = None
+
+    def __call__(self, state: Any) -> tuple[Any, Any]:
+        previous = state
+        for _ in range(self.length):
+            previous, state = state, self.algorithm.step(self.problem, state)
+        if is_concrete():
+            self._require_same_end(tree.detach(state))
+        return tree.detach(previous), state
+
+    @torch.no_grad()
+    def _require_same_end(self, end: Any) -> None:
+        if self.end is None:
+            self.end = end  # which the next segment starts from: no further memory
+            return
+        off, size = tree.norm(tree.tree_map(torch.sub, end, self.end)), tree.norm(self.end)
+        if bool(off > math.sqrt(torch.finfo(off.dtype).eps) * size):
+            raise changed_since(
+                f"{self.length} iterations, computed again from a checkpoint, end "
+                f"{float(off):.2g} away from where they did in the solve"
+            )
 
 
 def _cut(task: Task, start: Any, detached: Any) -> Any:
