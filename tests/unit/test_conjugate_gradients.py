@@ -160,3 +160,43 @@ def test_a_loss_without_a_gradient_is_named():
         with pytest.warns(NonFiniteGradientWarning, match="between the solution and the loss"):
             (solution.x.sum() * float("nan")).backward()
         assert t.grad.isnan()
+
+
+def blocks(t, geometry, solver):
+    C = randn(12, 3, seed=9)
+
+    def fit(z):
+        return 0.5 * (A @ z[0] + C @ z[1] - b).square().sum()
+
+    L = float(torch.linalg.matrix_norm(torch.cat([A, C], 1), 2)) ** 2
+    problem = lg.Composite(lg.Smooth(fit, L), lg.Separable(lg.L1(t), lg.SquaredNorm(0.3)))
+    start = (torch.ones(8, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
+    gradient = lg.Unroll() if solver is None else lg.Implicit(solver)
+    algorithm = lg.ForwardBackward(1 / L, geometry)
+    x = lg.solve(problem, algorithm, start, gradient=gradient, stop=UNTIL).x
+    return x[0].sum() + x[1].square().sum()
+
+
+def test_a_product_of_euclidean_blocks_is_euclidean():
+    """Against differences."""
+    both = lg.Product(lg.Euclidean(), lg.Euclidean())
+    t, h = torch.tensor(0.2, dtype=torch.float64), 1e-6
+    expected = (blocks(t + h, both, None) - blocks(t - h, both, None)) / (2 * h)
+    t.requires_grad_()
+    blocks(t, both, lg.CG(1e-10)).backward()
+    torch.testing.assert_close(t.grad, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_product_with_another_block_is_refused():
+    t = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    problem = lg.Composite(
+        lg.Smooth(lambda z: ((A @ z[0] - b) ** 2).sum() + (z[1].square() * z[0][0]).sum(), 1.0),
+        lg.Separable(lg.SquaredNorm(t), lg.Simplex()),
+    )
+    start = (torch.ones(8, dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64))
+    algorithm = lg.ForwardBackward(0.01, lg.Product(lg.Euclidean(), lg.Entropy()))
+    solution = lg.solve(
+        problem, algorithm, start, gradient=lg.Implicit(lg.CG()), stop=lg.Stop(3000)
+    )
+    with pytest.raises(GradientError, match=r"symmetric.*GMRES"):
+        solution.x[0].sum().backward()

@@ -12,16 +12,17 @@ XI = randn(40, seed=2)
 
 
 def test_the_running_residual_is_that_of_the_least_squares_fit():
-    H = torch.triu(randn(13, 12, seed=3), diagonal=-1)
-    fit = gmres._HessenbergFit(2.5)
-    rhs = torch.zeros(13, 1).double()
-    rhs[0] = 2.5
+    H = torch.triu(randn(2, 13, 12, seed=3), diagonal=-1)
+    beta = torch.tensor([2.5, 1e-7]).double()
+    fit = gmres._HessenbergFit(beta)
+    rhs = torch.zeros(2, 13, 1).double()
+    rhs[:, 0, 0] = beta
     for k in range(1, 13):
-        part = H[: k + 1, :k]
-        error = fit.add(H[: k + 1, k - 1].tolist())
-        y = torch.linalg.lstsq(part, rhs[: k + 1]).solution
-        expected = float(torch.linalg.vector_norm(part @ y - rhs[: k + 1]))
-        assert error == pytest.approx(expected, rel=1e-10)
+        part = H[:, : k + 1, :k]
+        error = fit.add(H[:, : k + 1, k - 1])
+        y = torch.linalg.lstsq(part, rhs[:, : k + 1]).solution
+        expected = torch.linalg.vector_norm(part @ y - rhs[:, : k + 1], dim=(1, 2))
+        torch.testing.assert_close(error, expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("restart", [5, 50])

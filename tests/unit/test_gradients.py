@@ -407,7 +407,10 @@ def test_a_start_does_not_hide_parameters_without_influence():
 FIXED_POINTS = [lg.Implicit(), lg.Implicit(lg.CG()), lg.FixedPoint(500), lg.OneStep(tol=None)]
 
 
-@pytest.mark.parametrize("strategy", FIXED_POINTS, ids=repr)
+CHECKPOINTED = [lg.Unroll(checkpoint="sqrt"), lg.Unroll(checkpoint=1), lg.Unroll(checkpoint=7)]
+
+
+@pytest.mark.parametrize("strategy", FIXED_POINTS + CHECKPOINTED, ids=repr)
 def test_data_changed_before_the_backward_pass_are_noticed(strategy):
     """As the next batch in the same buffer would; the derivative would be that of neither."""
     w, buffer = leaf(), b.clone()

@@ -473,3 +473,17 @@ def test_a_hessian_belongs_to_its_caller():
     for function in (f, q):
         function.hessian(torch.zeros(2)).add_(100.0)
         torch.testing.assert_close(function.hessian(torch.zeros(2)), torch.eye(2))
+
+
+@pytest.mark.parametrize("last", [4, 6])
+def test_the_last_iterations_alone(last):
+    """The state keeps a gradient, and a factor only after the first step. A few steps are enough,
+    whatever the line search makes of each."""
+    A, b = randn(8, 3, seed=1), randn(8, seed=2)
+    weight = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.SquaredNorm(weight))
+    x = lg.solve(problem, lg.Newton(), gradient=lg.Unroll(last=last), stop=lg.Stop(10)).x
+    x.sum().backward()
+    H = A.mT @ A + 0.7 * torch.eye(3, dtype=torch.float64)
+    expected = -torch.linalg.solve(H, torch.linalg.solve(H, A.mT @ b)).sum()  # x' = −H⁻¹x
+    torch.testing.assert_close(weight.grad, expected)

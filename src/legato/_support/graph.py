@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def leaves_behind(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:
@@ -27,3 +28,16 @@ def leaves_behind(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> list[Te
             found[id(variable)] = variable
         stack.extend(parent for parent, _ in node.next_functions if parent is not None)
     return list(found.values())
+
+
+def fresh_leaf(tensor: Tensor) -> Tensor:
+    """A point to differentiate at: the same numbers without history, which require a gradient.
+
+    Of a dual number of forward mode it keeps the tangent, which detach() drops: a derivative that
+    is computed at this point then has the tangent that it should have.
+    """
+    leaf = tensor.detach().requires_grad_()
+    if forward_ad._current_level < 0:
+        return leaf
+    tangent = forward_ad.unpack_dual(tensor).tangent
+    return leaf if tangent is None else forward_ad.make_dual(leaf, tangent)

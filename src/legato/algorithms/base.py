@@ -77,6 +77,14 @@ class Algorithm(ABC, Generic[P, S]):
         """
         return state
 
+    def recomputed(self, problem: P, state: S) -> S:
+        """A state without history, with what it keeps of the problem computed anew.
+
+        Truncated differentiation starts from it: a gradient at the point, say, depends on the
+        problem even where the point counts as a constant.
+        """
+        return state
+
     def dual(self, state: S) -> Var | None:
         """The dual variable, for algorithms that have one."""
         return None

@@ -27,7 +27,7 @@ from legato.algorithms.start import (
 )
 from legato.errors import InputError, StepError
 from legato.functions import mirror_prox
-from legato.geometry import Euclidean, Geometry
+from legato.geometry import Euclidean, Geometry, Product
 from legato.problems import Composite
 
 
@@ -211,7 +211,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def _require_stable(self, problem: Composite) -> None:
         """α < 2(1 − β)/L is known to be necessary in the Euclidean geometry only."""
-        if not isinstance(self.geometry, Euclidean) or not is_concrete():
+        if not _is_euclidean(self.geometry) or not is_concrete():
             return
         L = problem.smooth.lipschitz()
         if L is None:
@@ -297,7 +297,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         With a step per batch element they have so too, if the batch elements do not meet.
         """
         alpha, g = self.step_size, problem.nonsmooth
-        if not isinstance(self.geometry, Euclidean) or isinstance(alpha, Backtracking | None):
+        if not _is_euclidean(self.geometry) or isinstance(alpha, Backtracking | None):
             return None
 
         def forward(state: Any) -> Any:
@@ -321,6 +321,13 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.mirror, "ForwardBackward")
+
+
+def _is_euclidean(geometry: Geometry) -> bool:
+    """Euclidean, or a product of such: mirror coordinates are points, each half is symmetric."""
+    if isinstance(geometry, Product):
+        return all(map(_is_euclidean, geometry.blocks))
+    return isinstance(geometry, Euclidean)
 
 
 def _require_composite(problem: Any) -> None:

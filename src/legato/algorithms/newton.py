@@ -99,6 +99,9 @@ class Newton(Algorithm[Composite, Any]):
     def proceed(self, problem: Composite, state: NewtonState) -> NewtonState:
         return self.resume(problem, state)  # the factor may belong to data that have changed
 
+    def recomputed(self, problem: Composite, state: NewtonState) -> NewtonState:
+        return state._replace(gradient=_energy(problem).grad(state.point))
+
     def step(self, problem: Composite, state: NewtonState) -> NewtonState:
         energy = _energy(problem)
         value, last, t = _read(state.numbers)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from legato._support.checks import inside_functional_transform, is_concrete
-from legato._support.graph import leaves_behind
+from legato._support.graph import fresh_leaf, leaves_behind
 from legato._support.tree import Var
 from legato.errors import InputError
 
@@ -27,7 +27,7 @@ def hessian_by_autograd(grad: Callable[[Var], Var], x: Tensor, name: str) -> Ten
         return _inside_transform(grad, x)
     attached = torch.is_grad_enabled()
     with torch.enable_grad():
-        point = x if attached and x.requires_grad else x.detach().requires_grad_()
+        point = x if attached and x.requires_grad else fresh_leaf(x)
         slope = grad(point)
         if not slope.requires_grad:  # affine
             return x.new_zeros(*x.shape, x.shape[-1])
@@ -36,7 +36,7 @@ def hessian_by_autograd(grad: Callable[[Var], Var], x: Tensor, name: str) -> Ten
         rows = _rows(slope, point, attached)
     if x.ndim > 1 and is_concrete():
         _require_separate(slope, point, name)
-    return rows if attached else rows.detach()
+    return rows
 
 
 def _rows(slope: Tensor, point: Tensor, attached: bool) -> Tensor:

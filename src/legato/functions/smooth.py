@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from legato._support import tree
 from legato._support.checks import inside_functional_transform, is_concrete, require_nonnegative
-from legato._support.graph import leaves_behind
+from legato._support.graph import fresh_leaf, leaves_behind
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
@@ -223,10 +223,7 @@ class Smooth(Function):
             return torch.func.grad(self.value)(x)
         attached = torch.is_grad_enabled()
         with torch.enable_grad():
-            points = [
-                t if attached and t.requires_grad else t.detach().requires_grad_()
-                for t in tree.leaves(x)
-            ]
+            points = [t if attached and t.requires_grad else fresh_leaf(t) for t in tree.leaves(x)]
             # Saved as they are: a checkpoint around us would recompute its whole segment for each.
             with saved_tensors_hooks(_identity, _identity):
                 value = self.value(tree.rebuild(x, points))

@@ -16,6 +16,7 @@ from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.errors import GradientError
 from legato.gradients.linear.base import Factored, LinearResult
+from legato.gradients.rows import Rows
 from legato.running import Run, Stop, Trace, run
 
 
@@ -117,6 +118,14 @@ def refuse_second_derivatives() -> None:
         )
 
 
+def changed_since(found: str) -> GradientError:
+    """The error where the backward pass meets other values than the solve did."""
+    return GradientError(
+        f"{found}: data of the problem were changed in place before .backward(), or its terms draw "
+        "random numbers. Call .backward() first, change a copy, or use Unroll()."
+    )
+
+
 class Linearisation:
     r"""The Jacobian J of s ↦ step(s, θ) at ``state``, as matrix-free products from both sides.
 
@@ -130,6 +139,8 @@ class Linearisation:
         algorithm: the algorithm; for the fixed-point family its ``fixed_point_map``.
         state: where the step is differentiated.
         parameters: the θ of :meth:`jvp`.
+        batch: how many leading axes of the state are a batch: cotangents are matrices then, with a
+            row for each of its elements.
 
     >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)))
     >>> algorithm = lg.ForwardBackward(1.0)
@@ -145,10 +156,12 @@ class Linearisation:
         algorithm: Algorithm[Any, Any],
         state: Any,
         parameters: Sequence[Tensor] = (),
+        batch: int = 0,
     ) -> None:
         self.problem = problem
         self.algorithm = algorithm
         self.state = tree.detach(state)
+        self.rows = Rows(self.state, batch)
         with torch.enable_grad():
             self._inputs = _fresh_leaves(state)
             self.after = algorithm.step(problem, tree.rebuild(state, self._inputs))
@@ -157,13 +170,14 @@ class Linearisation:
         self._pull: tuple[list[Tensor], list[Tensor | None]] | None = None
 
     def transposed(self, w: Tensor) -> Tensor:
-        r"""A_xᵀ as the fixed-point family needs it, on flat cotangents of mirror coordinates.
+        r"""A_xᵀ as the fixed-point family needs it, on cotangents of mirror coordinates, as rows.
 
         In mirror coordinates A_xᵀ becomes w ↦ S_yᵀ T w, where T transports cotangents from the
         state before the step to the one after it: similar to A_xᵀ, hence of the same spectrum.
         """
-        moved = self.transport(tree.unflatten(self.state, w))
-        return tree.flatten(tuple(pull_back(self._outputs, self._inputs, tree.leaves(moved))))
+        moved = self.transport(self.rows.unflatten(w))
+        pulled = tuple(pull_back(self._outputs, self._inputs, tree.leaves(moved)))
+        return self.rows.flatten(pulled)
 
     def transport(self, cotangent: Any) -> Any:
         return self.algorithm.transport(self.state, tree.detach(self.after), cotangent)
@@ -186,15 +200,15 @@ class Linearisation:
 
         def flat_product(outputs: Tree, inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:
             def product(v: Tensor) -> Tensor:
-                cotangents = tree.leaves(tree.unflatten(self.state, v))
-                return tree.flatten(tuple(pull_back(tree.leaves(outputs), inputs, cotangents)))
+                cotangents = tree.leaves(self.rows.unflatten(v))
+                return self.rows.flatten(tuple(pull_back(tree.leaves(outputs), inputs, cotangents)))
 
             return product
 
         return Factored(
             flat_product(half, inputs),
             flat_product(after, middle),
-            project and (lambda v: tree.flatten(project(tree.unflatten(self.state, v)))),
+            project and (lambda v: self.rows.flatten(project(self.rows.unflatten(v)))),
             halves.symmetric,
         )
 

@@ -6,7 +6,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,9 +24,16 @@ from legato.errors import (
     NonFiniteGradientWarning,
     NotConvergedWarning,
 )
-from legato.gradients.base import GradientStrategy, Linearisation, Task, refuse_second_derivatives
+from legato.gradients.base import (
+    GradientStrategy,
+    Linearisation,
+    Task,
+    changed_since,
+    refuse_second_derivatives,
+)
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
-from legato.running import Run, Stop
+from legato.gradients.linear.base import Product, residual_of, worst
+from legato.running import Run, Stop, batch_of
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
@@ -45,7 +52,11 @@ class FixedPointGradient(GradientStrategy):
 
     @abstractmethod
     def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
-        """Solve (I − M)w = ξ for M = ``linearisation.transposed``, on flat vectors."""
+        """Solve (I − M)w = ξ for M = ``linearisation.transposed``.
+
+        ξ is one vector, or has a row for each element of a batch: separate systems, all of which
+        are to be solved to the tolerance.
+        """
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         """Say what is wrong with a result, in words and numbers."""
@@ -72,26 +83,28 @@ class FixedPointGradient(GradientStrategy):
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
         moved = _distance(after, before)
+        batch = batch_of(problem, plain, before)
 
-        def replace(grads: Sequence[Tensor]) -> list[Tensor]:
-            linearisation = Linearisation(problem, plain, before)
+        def replaced(grads: Sequence[Tensor]) -> list[Tensor]:
+            linearisation = Linearisation(problem, plain, before, batch=batch)
+            rows = linearisation.rows
             _require_same_map(linearisation, moved)
-            largest = max((as_number(g.abs().amax()) for g in grads if g.numel()), default=0.0)
-            if not math.isfinite(largest):
-                _warn_of_the_loss(largest)
-                return tree.leaves(linearisation.transport(tree.rebuild(before, grads)))
+            xi = rows.flatten(grads)
+            # What is no number goes on as it is; the other elements of a batch are differentiated.
+            lost = ~torch.isfinite(xi).all(-1, keepdim=True)
+            if bool(lost.any()):
+                _warn_of_the_loss(as_number(xi.abs().amax()))
             # The system is linear: solved for cotangents of size 1, no norm under- or overflows.
-            # A power of two leaves their digits as they are.
-            unit = max(2.0 ** (math.frexp(largest)[1] - 1), torch.finfo(grads[0].dtype).tiny)
-            result = self.adjoint(linearisation, tree.flatten(tuple(g / unit for g in grads)))
+            unit = _power_of_two(torch.where(lost, 0.0, xi))
+            sound = torch.where(lost, 0.0, xi / unit)
+            result = self.adjoint(linearisation, sound)
             self.conclude(result, linearisation)
             _warn_if_far(last_change, result.spectral_radius)
             report.record(result)
-            return tree.leaves(
-                linearisation.transport(tree.unflatten(before, result.solution * unit))
-            )
+            w = torch.where(lost, xi, result.solution * unit)
+            return tree.leaves(linearisation.transport(rows.unflatten(w)))
 
-        attached = _ReplaceCotangent.apply(replace, tree.leaves(before), *after)  # type: ignore[no-untyped-call]
+        attached = _ReplaceCotangent.apply(replaced, tree.leaves(before), *after)  # type: ignore[no-untyped-call]
         done.state = task.algorithm.with_variables(done.state, tree.rebuild(before, attached))
         return done
 
@@ -208,8 +221,37 @@ class Implicit(FixedPointGradient):
     solver: LinearSolver = field(default_factory=GMRES)
 
     def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
+        if not self.solver.takes_rows:
+            return _solve_as_one(self.solver, linearisation.transposed, xi)
         factored = linearisation.factored() if self.solver.takes_factors else None
         return self.solver.solve(factored or linearisation.transposed, xi)
+
+
+def _solve_as_one(solver: LinearSolver, product: Product, xi: Tensor) -> LinearResult:
+    """By a solver that knows vectors only; its result is then judged row by row."""
+
+    def on_vectors(v: Tensor) -> Tensor:
+        return product(v.reshape(xi.shape)).reshape(-1)
+
+    result = solver.solve(on_vectors, xi.reshape(-1))
+    w = result.solution.reshape(xi.shape)
+    if xi.ndim == 1:
+        return result
+    residual = worst(residual_of(product, w, xi)[1])
+    allowed = 2 * max(result.residual, result.tol or 0.0)
+    converged = result.converged and residual <= allowed
+    return replace(result, solution=w, residual=residual, converged=converged)
+
+
+def _power_of_two(xi: Tensor) -> Tensor:
+    """The power of two next to each row's largest entry: dividing by it leaves digits as they are.
+
+    1 where there is nothing.
+    """
+    largest = xi.abs().amax(-1, keepdim=True) if xi.shape[-1] else xi.new_ones(*xi.shape[:-1], 1)
+    unit = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 1)
+    tiny = torch.finfo(xi.dtype).tiny
+    return torch.where(largest > 0, torch.clamp(unit, min=tiny), 1.0)
 
 
 # --- what is said about gradients that cannot be trusted -----------------------------------------
@@ -258,11 +300,9 @@ def _require_same_map(linearisation: Linearisation, moved: Tensor) -> None:
     now = _distance(tree.leaves(linearisation.after), before)
     rounding = math.sqrt(torch.finfo(now.dtype).eps) * tree.norm(before)
     if bool(now > 2 * moved + rounding):
-        raise GradientError(
+        raise changed_since(
             f"One step from the solution moves it by {float(now):.2g}, but moved it by "
-            f"{float(moved):.2g} when it was found: data of the problem were changed in place "
-            "before .backward(), or its terms draw random numbers. Call .backward() first, change "
-            "a copy, or use Unroll()."
+            f"{float(moved):.2g} when it was found"
         )
 
 

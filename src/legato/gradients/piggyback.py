@@ -14,8 +14,8 @@ from legato.algorithms import PrimalDual
 from legato.errors import GradientError, InputError
 from legato.gradients.base import Linearisation, Task, pull_back
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.gradients.linear.base import LinearResult, attainable, residual_of
-from legato.gradients.linear.spectrum import decay_rate
+from legato.gradients.linear.base import LinearResult, attainable, norm, residual_of, worst
+from legato.gradients.linear.spectrum import largest_decay_rate
 from legato.running import Run
 
 
@@ -61,7 +61,8 @@ class Piggyback(FixedPointGradient):
         algorithm, state = linearisation.algorithm, linearisation.state
         assert isinstance(algorithm, PrimalDual)
         geometry, dual_geometry = algorithm.geometry, algorithm.dual_geometry
-        slopes = tree.unflatten(state, xi)
+        rows = linearisation.rows
+        slopes = rows.unflatten(xi)
         # ∇L as cotangents of points; entries at the boundary have no influence and count as 0.
         source = geometry.inverse_metric(state.primal, slopes.primal)
         dual_source = dual_geometry.inverse_metric(state.dual, slopes.dual)
@@ -74,22 +75,26 @@ class Piggyback(FixedPointGradient):
         tangent_map = Linearisation(tilted, algorithm, state, [epsilon])
         one = torch.ones_like(epsilon)
         tangent = tree_map(torch.zeros_like, state)
-        changes: list[float] = []
+        changes: list[list[float]] = []
         tol = attainable(self.tol, xi)
         for _ in range(self.iterations):
             moved = tangent_map.transport(tangent_map.jvp(tree.leaves(tangent), [one]))
-            changes.append(float(tree.norm(tree_map(torch.sub, moved, tangent))))
+            change, size = (
+                norm(rows.flatten(moved) - rows.flatten(tangent)),
+                norm(rows.flatten(moved)),
+            )
+            changes.append(change.reshape(-1).tolist())
             tangent = moved
-            if not changes[-1] > 0.1 * tol * float(tree.norm(tangent)):
+            if not bool((change > 0.1 * tol * size).any()):
                 break
         X = geometry.metric(state.primal, tangent.primal)
         Y = dual_geometry.metric(state.dual, tangent.dual)
         w = _cotangent(linearisation, slopes, X, Y)
-        _, residual = residual_of(linearisation.transposed, w, xi)
+        residual = worst(residual_of(linearisation.transposed, w, xi)[1])
         # The iteration stops by the change of (X, Y), which rates and steps turn into a residual
         # of w of several tol.
         converged = residual <= 10 * tol
-        return LinearResult(w, residual, len(changes), converged, decay_rate(changes), tol)
+        return LinearResult(w, residual, len(changes), converged, largest_decay_rate(changes), tol)
 
 
 def _cotangent(linearisation: Linearisation, xi: Any, X: Tree, Y: Tree) -> Tensor:
@@ -109,7 +114,7 @@ def _cotangent(linearisation: Linearisation, xi: Any, X: Tree, Y: Tree) -> Tenso
     rise = dual_geometry.metric(state.dual, problem.operator(X))
     w_primal = tree.sub_scaled(tree_map(torch.add, xi.primal, bend), _inverse(algorithm.tau), X)
     w_dual = tree.sub_scaled(tree_map(torch.add, xi.dual, rise), _inverse(algorithm.sigma, -1), Y)
-    return tree.flatten(xi._replace(primal=w_primal, dual=w_dual)).detach()
+    return linearisation.rows.flatten(xi._replace(primal=w_primal, dual=w_dual)).detach()
 
 
 def _inverse(step: Any, sign: int = 1) -> Any:

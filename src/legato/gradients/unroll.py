@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as checkpointed
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from legato._support import tree
+from legato._support.checks import is_concrete, wide_norm
+from legato.algorithms import Algorithm
 from legato.errors import InputError
-from legato.gradients.base import Backward, GradientStrategy, Task
+from legato.gradients.base import Backward, GradientStrategy, Task, changed_since
 from legato.running import Run, batch_of
 
 
@@ -24,8 +27,9 @@ class Unroll(GradientStrategy):
     .. math:: w \mathrel{+}= A_θ(x^n)^⊤ z, \quad z ← A_x(x^n)^⊤ z, \quad n = N, …, 0
 
     ``last=K`` keeps the last K iterations only. ``tol`` ends the sweep by itself once the cotangent
-    has shrunk below ``tol`` of its first size, and ``solution.backward.iterations`` says after how
-    many back-iterations. ``checkpoint`` trades time for memory: "sqrt" or an interval.
+    of every batch element has shrunk below ``tol`` of its first size, and
+    ``solution.backward.iterations`` says after how many back-iterations. ``checkpoint`` trades time
+    for memory: "sqrt" or an interval.
     Reference: Algorithms 1–3 of Ochs et al. (2016), with errata 1–4.
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
@@ -72,7 +76,8 @@ class Unroll(GradientStrategy):
         if self.checkpoint is not None:
             before, final = self._checkpointed(task, start, attached)
         else:
-            watch = None if self.tol is None else _Watch(self.tol, attached, task.report)
+            batch = batch_of(task.problem, task.algorithm, start)
+            watch = None if self.tol is None else _Watch(self.tol, attached, task.report, batch)
             before, final = _attach(task, start, attached, watch)
         if done is None:
             batch = batch_of(task.problem, task.algorithm, final)
@@ -92,40 +97,67 @@ class Unroll(GradientStrategy):
             skipped = replace(detached, stop=replace(stop, iterations=stop.iterations - attached))
             with torch.no_grad():
                 start = skipped.run().state
-            return _with_constants(start, detached.state, task.state), attached, None
+            return _cut(task, start, detached.state), attached, None
         # The number of iterations is known only afterwards: run once detached, then attach.
         with torch.no_grad():
             done = detached.run(keep=self.last)
         if self.last is None or done.window is None or done.iterations <= self.last:
             return task.state, done.iterations, done
-        return _with_constants(done.window[0], detached.state, task.state), self.last, done
+        return _cut(task, done.window[0], detached.state), self.last, done
 
     def _checkpointed(self, task: Task, state: Any, iterations: int) -> tuple[Any, Any]:
         interval = self.interval(iterations)
         assert interval is not None
 
-        def segment(length: int, start: Any) -> Any:
-            previous = start
-            for _ in range(length):
-                previous, start = start, task.algorithm.step(task.problem, start)
-            return tree.detach(previous), start
-
         before, done = state, 0
         while done < iterations:
             length = min(interval, iterations - done)
-            before, state = checkpointed(segment, length, state, use_reentrant=False)
+            segment = _Segment(task.problem, task.algorithm, length)
+            # To its very end, where it is compared with what it led to the first time.
+            with set_checkpoint_early_stop(False):
+                before, state = checkpointed(segment, state, use_reentrant=False)
             done += length
         return before, state
 
 
-def _with_constants(start: Any, detached: Any, given: Any) -> Any:
-    """``start``, with what skipped iterations passed on untouched as it was given.
+class _Segment:
+    """Some iterations, which must lead where they led before when they are computed again."""
 
-    Steps that depend on a learned ``balance`` lie in the state; they are no iterate, so truncation
-    must not cut them off.
+    def __init__(self, problem: Any, algorithm: Algorithm[Any, Any], length: int) -> None:
+        self.problem, self.algorithm, self.length = problem, algorithm, length
+        self.end: Any = None
+
+    def __call__(self, state: Any) -> tuple[Any, Any]:
+        previous = state
+        for _ in range(self.length):
+            previous, state = state, self.algorithm.step(self.problem, state)
+        if is_concrete():
+            self._require_same_end(tree.detach(state))
+        return tree.detach(previous), state
+
+    @torch.no_grad()
+    def _require_same_end(self, end: Any) -> None:
+        if self.end is None:
+            self.end = end  # which the next segment starts from: no further memory
+            return
+        off, size = tree.norm(tree.tree_map(torch.sub, end, self.end)), tree.norm(self.end)
+        if bool(off > math.sqrt(torch.finfo(off.dtype).eps) * size):
+            raise changed_since(
+                f"{self.length} iterations, computed again from a checkpoint, end "
+                f"{float(off):.2g} away from where they did in the solve"
+            )
+
+
+def _cut(task: Task, start: Any, detached: Any) -> Any:
+    """``start``, of which the iterates alone are cut off from θ.
+
+    Steps that depend on a learned ``balance`` lie in the state: what skipped iterations passed on
+    untouched is as it was given. What else the state keeps of the problem is computed anew.
     """
-    leaves = zip(tree.leaves(start), tree.leaves(detached), tree.leaves(given), strict=True)
-    return tree.rebuild(start, [own if now is then else now for now, then, own in leaves])
+    pairs = zip(tree.leaves(detached), tree.leaves(task.state), strict=True)
+    given = {id(then): own for then, own in pairs}
+    kept = tree.tree_map(lambda now: given.get(id(now), now), start)
+    return task.algorithm.recomputed(task.problem, kept)
 
 
 def _attach(task: Task, state: Any, iterations: int, watch: _Watch | None) -> tuple[Any, Any]:
@@ -140,11 +172,12 @@ def _attach(task: Task, state: Any, iterations: int, watch: _Watch | None) -> tu
 class _Watch:
     """Sees the cotangent arrive at each iteration and ends the sweep once it is negligible."""
 
-    def __init__(self, tol: float, iterations: int, report: Backward) -> None:
+    def __init__(self, tol: float, iterations: int, report: Backward, batch: int) -> None:
         self.tol = tol
         self.report = report
         self.iterations = iterations
-        self.first = 0.0
+        self.batch = batch
+        self.first: Tensor | None = None
 
     def __call__(self, state: Any, number: int) -> Any:
         """``state`` of this iteration, its cotangent observed."""
@@ -159,18 +192,30 @@ class _Watch:
 
     def goes_on(self, number: int, grads: list[Tensor]) -> bool:
         """Whether the sweep goes on below this iteration."""
-        # In double precision: squares of a small loss's cotangents are zero in float32.
-        parts = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in grads]
-        size = float(torch.linalg.vector_norm(torch.stack(parts)))
+        size = self._sizes(grads)
         # Every backward pass through this graph enters by the last iteration and is measured by
         # what it brings there; that iteration is always swept, so that even 0 becomes a gradient.
-        if number == self.iterations:
+        if number == self.iterations or self.first is None:
             self.first = size
-        ended = number < self.iterations and size <= self.tol * self.first
+        left = float(torch.where(size == 0, size, size / self.first).amax())
+        ended = number < self.iterations and left <= self.tol
         self.report.iterations = self.iterations - number + (not ended)
-        self.report.residual = size / self.first if self.first else 0.0
+        self.report.residual = left
         self.report.converged = ended or number == 1
         return not ended
+
+    def _sizes(self, grads: list[Tensor]) -> Tensor:
+        """The norm of the cotangent, for each element of a batch; what has no such axes is no
+        iterate.
+
+        In double precision: squares of a small loss's cotangents are zero in float32.
+        """
+        whole = [g for g in grads if g.ndim > self.batch]
+        if len({g.shape[: self.batch] for g in whole}) != 1:
+            parts = [wide_norm(g) for g in grads]
+        else:
+            parts = [wide_norm(g.flatten(self.batch), (-1,)) for g in whole]
+        return torch.linalg.vector_norm(torch.stack(parts), dim=0)
 
 
 class _Observe(torch.autograd.Function):

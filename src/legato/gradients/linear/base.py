@@ -13,7 +13,7 @@ from torch import Tensor
 from legato.errors import GradientError, InputError
 
 Product = Callable[[Tensor], Tensor]
-"""w ↦ Mw on flat vectors."""
+"""w ↦ Mw on vectors, or on each row of a matrix."""
 
 
 @dataclass
@@ -22,10 +22,11 @@ class LinearResult:
 
     Args:
         solution: w.
-        residual: what can be certified, hence never below the rounding error of w itself.
+        residual: what can be certified, hence never below the rounding error of w itself; the
+            largest, where ξ has rows.
         iterations: the number of products, or of steps, that were taken.
-        converged: whether the residual is what was asked for.
-        spectral_radius: an estimate of that of M, where there is one.
+        converged: whether the residual is what was asked for, in every row.
+        spectral_radius: an estimate of that of M, where there is one; the largest of all rows.
         tol: the tolerance that was asked for, as far as the precision can reach it.
 
     >>> M = torch.diag(torch.tensor([0.5, 0.25]))
@@ -40,13 +41,6 @@ class LinearResult:
     converged: bool
     spectral_radius: float | None = None
     tol: float | None = None
-
-    @classmethod
-    def judged(
-        cls, w: Tensor, residual: float, iterations: int, tol: float, radius: float | None
-    ) -> LinearResult:
-        """Converged up to a factor 2: a recurrence may miss its true residual by as much."""
-        return cls(w, residual, iterations, residual <= 2 * tol, radius, tol)
 
     @classmethod
     def zero(cls, xi: Tensor) -> LinearResult:
@@ -66,6 +60,10 @@ class LinearSolver(ABC):
 
     takes_factors: ClassVar[bool] = False
     """Whether ``solve`` wants M as :class:`Factored` where the step has such factors."""
+
+    takes_rows: ClassVar[bool] = False
+    """Whether ``solve`` takes a matrix ξ, whose rows are separate systems, each to be solved to the
+    tolerance. One that does not gets all rows as one vector, and is judged row by row later."""
 
     @abstractmethod
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
@@ -96,8 +94,29 @@ class Factored:
         return self.B(self.P(v))
 
 
-def residual_of(product: Product, w: Tensor, xi: Tensor) -> tuple[Tensor, float]:
-    """r = ξ − (I − M)w, and the ‖r‖/‖ξ‖ that can be certified.
+# --- arithmetic of rows ---------------------------------------------------------------------------
+
+
+def dot(u: Tensor, v: Tensor) -> Tensor:
+    """⟨u, v⟩ of a vector, or of each row, as a tensor that broadcasts against it."""
+    return (u * v).sum(-1, keepdim=True)
+
+
+def norm(v: Tensor) -> Tensor:
+    """‖v‖ of a vector, or of each row, as a tensor that broadcasts against it."""
+    return torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+
+
+def ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a/b, and 0 where b is 0: a row that is finished stays where it is."""
+    return torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
+
+
+# --- the certificate ------------------------------------------------------------------------------
+
+
+def residual_of(product: Product, w: Tensor, xi: Tensor) -> tuple[Tensor, Tensor]:
+    """r = ξ − (I − M)w, and the ‖r‖/‖ξ‖ that can be certified, for each row.
 
     Rounding w and Mw alone changes r by u(‖w‖ + ‖Mw‖), with u the unit roundoff, so no residual
     below that means anything. Where I − M is singular, w may grow until the difference loses ξ
@@ -105,10 +124,14 @@ def residual_of(product: Product, w: Tensor, xi: Tensor) -> tuple[Tensor, float]
     """
     image = product(w)
     r = xi - w + image
-    norms = torch.stack([torch.linalg.vector_norm(v) for v in (xi, r, w, image)])
-    size, r_size, w_size, image_size = norms.tolist()  # a GPU is waited for once
     roundoff = torch.finfo(xi.dtype).eps / 2
-    return r, max(r_size, roundoff * (w_size + image_size)) / size
+    certain = torch.maximum(norm(r), roundoff * (norm(w) + norm(image)))
+    return r, torch.where(certain == 0, certain, certain / norm(xi))
+
+
+def worst(residuals: Tensor) -> float:
+    """The largest of all rows; NaN where there is one. A GPU is waited for once."""
+    return float(residuals.amax())
 
 
 def attainable(tol: float, xi: Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,10 +13,12 @@ from legato.gradients.linear.base import (
     LinearSolver,
     Product,
     attainable,
+    dot,
+    norm,
+    ratio,
     require_settings,
-    residual_of,
 )
-from legato.gradients.linear.spectrum import spectral_radius
+from legato.gradients.linear.judging import judged
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class BiCGStab(LinearSolver):
     tensor([2.6670, 1.3330])
     """
 
+    takes_rows: ClassVar[bool] = True
+
     tol: float = 1e-6
     iterations: int = 500
 
@@ -36,34 +41,32 @@ class BiCGStab(LinearSolver):
         require_settings(self.tol, self.iterations)
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
-        size = float(torch.linalg.vector_norm(xi))
-        if size == 0:
+        if not bool(xi.any()):
             return LinearResult.zero(xi)
         tol = attainable(self.tol, xi)
+        target = tol * norm(xi)
         w, count = torch.zeros_like(xi), 0
         r = shadow = p = xi
-        rho = torch.dot(shadow, r)
+        rho = dot(shadow, r)
+        alive = rho > 0  # the rows that are still solved for; one look at them each iteration
         while count < self.iterations:
             count += 1
             v = p - product(p)
-            alpha = rho / torch.dot(shadow, v)
+            angle = dot(shadow, v)
+            alpha = ratio(rho, angle)
             s = r - alpha * v  # the residual of half a step
             t = s - product(s)
-            square = torch.dot(t, t)
-            omega = torch.dot(t, s) / square if float(square) > 0 else torch.zeros_like(alpha)
+            omega = ratio(dot(t, s), dot(t, t))
             step = alpha * p + omega * s
-            if not bool(torch.isfinite(step).all()):  # ⟨shadow, v⟩ = 0: the recurrence broke down
+            # ⟨shadow, v⟩ = 0: the recurrence broke down
+            alive = alive & (angle != 0) & torch.isfinite(step).all(-1, keepdim=True)
+            w = torch.where(alive, w + step, w)
+            r = torch.where(alive, s - omega * t, r)
+            new = dot(shadow, r)
+            alive = alive & (norm(r) > target) & (new != 0) & (omega != 0)
+            if not bool(alive.any()):
                 break
-            w = w + step
-            r = s - omega * t
-            if float(torch.linalg.vector_norm(r)) <= tol * size:
-                break
-            new = torch.dot(shadow, r)
-            if float(new) == 0 or float(omega) == 0:
-                break
-            p = r + (new / rho) * (alpha / omega) * (p - omega * v)
+            slope = ratio(new, rho) * ratio(alpha, omega)
+            p = torch.where(alive, r + slope * (p - omega * v), 0.0)
             rho = new
-        _, residual = residual_of(product, w, xi)
-        # Not from ξ: w = (I − M)⁻¹ξ holds most of what decays slowest, so few products are enough.
-        radius = spectral_radius(product, w, 20)
-        return LinearResult.judged(w, residual, count, tol, radius)
+        return judged(product, w, xi, count, tol)

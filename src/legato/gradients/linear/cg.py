@@ -16,13 +16,14 @@ from legato.gradients.linear.base import (
     LinearSolver,
     Product,
     attainable,
+    dot,
+    norm,
+    ratio,
     require_settings,
     residual_of,
 )
-from legato.gradients.linear.spectrum import random_vector, spectral_radius
-
-LARGEST_RITZ_MATRIX = 400
-"""Steps whose coefficients enter the estimate of the spectrum: their matrix is written out."""
+from legato.gradients.linear.judging import judged
+from legato.gradients.linear.spectrum import random_vector
 
 SYMMETRY_ROUNDING = 1e3
 """⟨Mu, v⟩ − ⟨u, Mv⟩ of a symmetric map may be this many eps‖u‖‖v‖: rounding in large products."""
@@ -51,42 +52,40 @@ class CG(LinearSolver):
     tensor([2.6670, 1.3330])
     """
 
+    takes_factors: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = True
+
     tol: float = 1e-6
     iterations: int = 500
-    takes_factors: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_settings(self.tol, self.iterations)
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
-        size = float(torch.linalg.vector_norm(xi))
-        if size == 0:
+        if not bool(xi.any()):
             return LinearResult.zero(xi)
         M = product if isinstance(product, Factored) else Factored(product, lambda v: v)
         if not M.symmetric:
             require_symmetric(M.B, xi)
             require_symmetric(M.P, xi)
         tol = attainable(self.tol, xi)
-        w, r, residual = torch.zeros_like(xi), xi, 1.0
-        count, radius = 0, 0.0
+        w, r, count = torch.zeros_like(xi), xi, 0
+        target = tol * norm(xi)
+        previous = torch.ones_like(target)
         # The recurrence's residual drifts from the true one: start again from that where it did.
-        while count < self.iterations and residual > tol:
-            w, steps = _run(M, w, r, tol * size, self.iterations - count)
-            count += len(steps)
-            radius = max(radius, _farthest_from_one(steps[:LARGEST_RITZ_MATRIX]))
-            previous = residual
+        while count < self.iterations:
+            moved, steps = _run(M, w, r, target, self.iterations - count)
+            w, count = torch.where(r.any(-1, keepdim=True), moved, w), count + steps
             r, residual = residual_of(M, w, xi)
-            if not residual < 0.9 * previous:
+            drifted = (residual > tol) & (residual < 0.9 * previous)
+            if steps == 0 or not bool(drifted.any()):
                 break
-        if not (residual <= 2 * tol and radius < 1):  # spoiled coefficients, or none: ask the map
-            radius = spectral_radius(M, w, 20)
-        return LinearResult.judged(w, residual, count, tol, radius)
+            r, previous = torch.where(drifted, r, 0.0), residual
+        return judged(M, w, xi, count, tol)
 
 
-def _run(
-    M: Factored, w: Tensor, r: Tensor, target: float, most: int
-) -> tuple[Tensor, list[tuple[float, float]]]:
-    """Conjugate gradients from w with residual r: the new w, and the coefficients of the steps.
+def _run(M: Factored, w: Tensor, r: Tensor, target: Tensor, most: int) -> tuple[Tensor, int]:
+    """Conjugate gradients from w with residual r, row by row: the new w, and the number of steps.
 
     The inner product ⟨u, Pv⟩ is only semi-definite: components of r in null(P) are invisible to CG
     and can grow until rounding in them dominates Pr; we stop when that happens. If the orthogonal
@@ -104,72 +103,51 @@ def _run(
         seen = project(r)
         w, r = w + (r - seen), seen
     p, t = r, s  # the direction, and P times it
-    energy = float(torch.dot(r, s))
-    steps: list[tuple[float, float]] = []
-    while len(steps) < most and energy > 0:
+    energy = dot(r, s)
+    alive = energy > 0  # the rows that are still solved for; one look at them each step
+    steps = 0
+    while steps < most and bool(alive.any()):
         v, move = p - M.B(t), p
         if project is not None:
             whole, v = v, project(v)
             move = p - whole + v
-        curvature = float(torch.dot(t, v))
-        if not 0 < curvature < math.inf:
-            break
-        alpha = energy / curvature
-        w = torch.add(w, move, alpha=alpha)
-        r = torch.add(r, v, alpha=-alpha)
+        curvature = dot(t, v)
+        alive = alive & (curvature > 0) & (curvature < math.inf)
+        alpha = torch.where(alive, ratio(energy, curvature), 0.0)
+        w = w + alpha * move
+        r = r - alpha * v
         s = M.P(r) if c is None else c * r
-        products = torch.stack((torch.dot(r, s), torch.dot(s, s), torch.dot(r, r)))
-        new, s_square, r_square = products.tolist()  # a GPU is waited for once
-        steps.append((alpha, new / energy))
-        if s_square <= max(target, rounding * math.sqrt(r_square)) ** 2:
-            break
-        p = torch.add(r, p, alpha=new / energy)
-        t = torch.add(s, t, alpha=new / energy)
+        new = dot(r, s)
+        beta = torch.where(alive, ratio(new, energy), 0.0)
+        alive = alive & (norm(s) > torch.maximum(target, rounding * norm(r))) & (new > 0)
+        p, t = r + beta * p, s + beta * t
         energy = new
+        steps += 1
     return w + r, steps
 
 
-def _multiple_of_projection(P: Product, like: Tensor) -> float | None:
-    """c, where P = cΠ for an orthogonal projection Π, judged by a random vector.
+def _multiple_of_projection(P: Product, like: Tensor) -> Tensor | None:
+    """c, one for each row, where P = cΠ for orthogonal projections Π, judged by a random vector.
 
     Not by the cotangent: it may lie in a subspace on which P happens to be a multiple of I.
     """
     s = P(random_vector(like))
-    square = float(torch.dot(s, s))
-    if square == 0:
-        return None
+    square = dot(s, s)
     twice = P(s)
-    c = float(torch.dot(s, twice)) / square
-    rest = float(torch.linalg.vector_norm(twice - c * s))
+    c = torch.where(square > 0, ratio(dot(s, twice), square), 1.0)
     rounding = PROJECTION_ROUNDING * torch.finfo(s.dtype).eps
-    return c if rest <= rounding * math.sqrt(square) else None
+    fits = (norm(twice - c * s) <= rounding * square.sqrt()) & (c > 0)
+    return c if bool(fits.all()) else None
 
 
-def _scaled(product: Product, factor: float) -> Product:
+def _scaled(product: Product, factor: Tensor) -> Product:
     return lambda v: factor * product(v)
-
-
-def _farthest_from_one(steps: list[tuple[float, float]]) -> float:
-    """max|1 − θ| over the Ritz values θ of I − M: eigenvalues of the Lanczos matrix that the
-    coefficients α_k, β_k of the steps define.
-
-    Reference: Golub and Van Loan, *Matrix Computations*, Section 10.2.
-    """
-    if not steps:
-        return 0.0
-    alphas = torch.tensor([a for a, _ in steps], dtype=torch.float64)
-    betas = torch.tensor([b for _, b in steps[:-1]], dtype=torch.float64).clamp(min=0)
-    diagonal = 1 / alphas
-    diagonal[1:] += betas / alphas[:-1]
-    beside = betas.sqrt() / alphas[:-1]
-    T = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
-    return float((1 - torch.linalg.eigvalsh(T)).abs().max())
 
 
 def require_symmetric(product: Product, xi: Tensor) -> None:
     """Refuse a map that is not symmetric, by one random probe: a miss has probability zero."""
     u, v = random_vector(xi, seed=1), random_vector(xi, seed=2)
-    difference = float(torch.dot(product(u), v) - torch.dot(u, product(v)))
+    difference = float((product(u) * v).sum() - (u * product(v)).sum())
     scale = float(torch.linalg.vector_norm(u) * torch.linalg.vector_norm(v))
     if abs(difference) > SYMMETRY_ROUNDING * torch.finfo(xi.dtype).eps * scale:
         raise GradientError(

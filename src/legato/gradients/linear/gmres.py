@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,10 +13,13 @@ from legato.gradients.linear.base import (
     LinearSolver,
     Product,
     attainable,
+    norm,
     require_finite_products,
     require_settings,
     residual_of,
 )
+from legato.gradients.linear.judging import judged
+from legato.gradients.linear.spectrum import orthogonalised
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class GMRES(LinearSolver):
     (tensor(-3.0410), 2)
     """
 
+    takes_rows: ClassVar[bool] = True
+
     tol: float = 1e-6
     restart: int = 50
     iterations: int = 500
@@ -44,84 +49,83 @@ class GMRES(LinearSolver):
         require_settings(self.tol, min(self.restart, self.iterations))
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
-        size = float(torch.linalg.vector_norm(xi))
-        if size == 0:
+        if not bool(xi.any()):
             return LinearResult.zero(xi)
         tol = attainable(self.tol, xi)
-        w, r = torch.zeros_like(xi), xi
-        used, radius, residual = 0, 0.0, 1.0
-        while used < self.iterations and residual > tol:
-            cycle = min(self.restart, self.iterations - used, xi.numel())
-            update, count, ritz = _arnoldi_cycle(product, r, cycle, tol * size)
-            w, used, radius = w + update, used + count, max(radius, ritz)
-            previous = residual
-            r, residual = residual_of(product, w, xi)
+        rows = xi.reshape(-1, xi.shape[-1])
+
+        def by_rows(v: Tensor) -> Tensor:
+            return product(v.reshape(xi.shape)).reshape(rows.shape)
+
+        w, r, used = torch.zeros_like(rows), rows, 0
+        target = tol * norm(rows)
+        previous = torch.ones_like(target)
+        while used < self.iterations:
+            cycle = min(self.restart, self.iterations - used, xi.shape[-1])
+            update, count = _arnoldi_cycle(by_rows, r, cycle, target)
+            w, used = w + update, used + count
+            r, residual = residual_of(by_rows, w, rows)
             # A whole cycle without progress, or nothing left: what rounding hides remains unknown.
-            if not residual < 0.999 * previous or not bool(r.any()):
+            open_ = (residual > tol) & (residual < 0.999 * previous) & r.any(-1, keepdim=True)
+            if not bool(open_.any()):
                 break
-        return LinearResult.judged(w, residual, used, tol, radius)
+            r, previous = torch.where(open_, r, 0.0), residual
+        return judged(product, w.reshape(xi.shape), xi, used, tol)
 
 
-def _arnoldi_cycle(
-    product: Product, r: Tensor, size: int, target: float
-) -> tuple[Tensor, int, float]:
-    """One GMRES cycle: the update, the number of products, and max|1 − Ritz value|.
+def _arnoldi_cycle(product: Product, r: Tensor, size: int, target: Tensor) -> tuple[Tensor, int]:
+    """One GMRES cycle for each row of r: the updates, and the number of products.
 
-    The Krylov basis lives where r lives; the small Hessenberg system (float64) on the host.
+    The Krylov bases live where r lives; the small Hessenberg systems (float64) on the host. A row
+    that has reached its target, or whose Krylov space is exhausted, goes on with zeros.
     """
-    beta = torch.linalg.vector_norm(r)
-    basis = r.new_empty(size + 1, r.numel())
-    basis[0] = r / beta
-    H = torch.zeros(size + 1, size, dtype=torch.float64)
-    fit = _HessenbergFit(float(beta))
-    count = 0
+    beta = norm(r)
+    basis = r.new_zeros(size + 1, *r.shape)
+    basis[0] = torch.where(beta > 0, r / torch.where(beta > 0, beta, 1.0), 0.0)
+    heads = torch.cat([beta, target], -1).double().cpu()
+    H = torch.zeros(len(r), size + 1, size, dtype=torch.float64)
+    fit = _HessenbergFit(heads[:, 0])
+    going, count = heads[:, 0] > 0, 0
     for k in range(size):
-        v = basis[k] - product(basis[k])
-        known = basis[: k + 1]
-        # Gram–Schmidt loses orthogonality to cancellation; a second pass restores it to working
-        # precision ("twice is enough", Kahan).
-        first = known @ v
-        v = v - first @ known
-        second = known @ v
-        v = v - second @ known
-        length = torch.linalg.vector_norm(v)
-        column = torch.cat([first + second, length[None]]).double().cpu()  # waits for a GPU
+        v, parts = orthogonalised(basis[k] - product(basis[k]), basis[: k + 1])
+        length = norm(v)
+        column = torch.cat([parts, length], -1).double().cpu()  # waits for a GPU
         require_finite_products(column)
-        H[: k + 2, k] = column
+        H[:, : k + 2, k] = column
         count = k + 1
-        error = fit.add(column.tolist())
+        error = fit.add(column)
         # Half the target, for the true residual may be a little above the fit's. An (almost) empty
         # new direction means that the Krylov space is invariant: nothing is left to find in it.
-        if error <= 0.5 * target or float(column[-1]) <= 1e-14 * float(column.norm()):
+        empty = column[:, -1] <= 1e-14 * torch.linalg.vector_norm(column, dim=-1)
+        going = going & (error > 0.5 * heads[:, 1]) & ~empty
+        if not bool(going.any()):
             break
-        basis[k + 1] = v / length
-    rhs = torch.zeros(count + 1, 1, dtype=torch.float64)
-    rhs[0] = beta.double().cpu()
+        alive = going.to(r.device)[:, None]
+        basis[k + 1] = torch.where(alive, v / torch.where(length > 0, length, 1.0), 0.0)
+    rhs = torch.zeros(len(r), count + 1, 1, dtype=torch.float64)
+    rhs[:, 0, 0] = heads[:, 0]
     # By singular values, once: also defined where I − M is singular.
-    y = torch.linalg.lstsq(H[: count + 1, :count], rhs, driver="gelsd").solution
-    update = y[:, 0].to(r) @ basis[:count]
-    ritz = torch.linalg.eigvals(H[:count, :count])
-    return update, count, float((1 - ritz).abs().max())
+    y = torch.linalg.lstsq(H[:, : count + 1, :count], rhs, driver="gelsd").solution
+    return torch.einsum("bk,kbn->bn", y[..., 0].to(r), basis[:count]), count
 
 
 class _HessenbergFit:
-    r"""The residual of min_y ‖βe₁ − Hy‖ for a Hessenberg H that grows by columns.
+    r"""The residuals of min_y ‖βe₁ − Hy‖ for Hessenberg matrices H that grow by columns.
 
-    Each column meets the rotations of its predecessors and adds one that removes its last entry;
-    what they make of βe₁ ends in the residual. Reference: Saad and Schultz (1986), Section 3.2.
+    .. math:: \min_y ‖βe_1 − Hy‖ = \frac{β}{‖g‖}, \qquad H^⊤ g = 0,\; g_1 = 1
+
+    since one direction alone is orthogonal to the k columns of length k + 1. Each column adds an
+    entry to g. Reference: Ayachour (2003).
     """
 
-    def __init__(self, beta: float) -> None:
-        self.rotations: list[tuple[float, float]] = []
-        self.last = beta
+    def __init__(self, beta: Tensor) -> None:
+        self.beta = beta
+        self.g = torch.ones(len(beta), 1, dtype=torch.float64)
 
-    def add(self, column: list[float]) -> float:
-        """The norm of the residual with one more column (h₁, …, h_{k+1})."""
-        upper = column[0]
-        for (c, s), lower in zip(self.rotations, column[1:-1], strict=True):
-            upper = c * lower - s * upper
-        length = math.hypot(upper, column[-1])
-        c, s = (upper / length, column[-1] / length) if length > 0 else (1.0, 0.0)
-        self.rotations.append((c, s))
-        self.last *= -s
-        return abs(self.last)
+    def add(self, column: Tensor) -> Tensor:
+        """The norms of the residuals with one more column (h₁, …, h_{k+1}) of each matrix."""
+        upper, last = (self.g * column[:, :-1]).sum(-1), column[:, -1]
+        # Where both are zero the row has ended before: its residual stays.
+        following = torch.where(upper == 0, 0.0, -upper / last)
+        self.g = torch.cat([self.g, following[:, None]], -1)
+        return self.beta / torch.linalg.vector_norm(self.g, dim=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from legato.gradients.linear.base import (
     attainable,
     require_settings,
 )
-from legato.gradients.linear.spectrum import decay_rate
+from legato.gradients.linear.spectrum import largest_decay_rate, norms
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Neumann(LinearSolver):
     tensor([2.6670, 1.3330])
     """
 
+    takes_rows: ClassVar[bool] = True
+
     tol: float | None = 1e-6
     iterations: int = 1000
 
@@ -37,18 +40,25 @@ class Neumann(LinearSolver):
         require_settings(1.0 if self.tol is None else self.tol, self.iterations)
 
     def solve(self, product: Product, xi: Tensor) -> LinearResult:
-        size = float(torch.linalg.vector_norm(xi))
-        if size == 0:
+        if not bool(xi.any()):
             return LinearResult.zero(xi)
         tol = 0.0 if self.tol is None else attainable(self.tol, xi)
-        w, term, sizes = xi.clone(), xi, [size]
+        w, term, sizes = xi.clone(), xi, [norms(xi)]
         while True:
-            # The residual of Σ_{j<k} M^j ξ is exactly M^k ξ, the first term left out. Rounding adds
-            # to it no more than to the sum, which at most ``iterations`` terms keep moderate.
+            # The residual of Σ_{j<k} M^j ξ is exactly M^k ξ, the first term left out.
             term = product(term)
-            sizes.append(float(torch.linalg.vector_norm(term)))
-            residual, terms = sizes[-1] / size, len(sizes) - 1
-            if not residual > tol or terms >= self.iterations or not math.isfinite(residual):
+            sizes.append(norms(term))
+            residual, terms = _largest_share(sizes[-1], sizes[0]), len(sizes) - 1
+            if not residual > tol or terms >= self.iterations or not residual < math.inf:
                 break
             w = w + term
-        return LinearResult(w, residual, terms, residual <= tol, decay_rate(sizes), tol)
+        # Rounding w and Mw changes a residual, too (see residual_of).
+        floor = torch.finfo(xi.dtype).eps * _largest_share(norms(w), sizes[0])
+        residual = residual if math.isnan(residual) else max(floor, residual)
+        return LinearResult(w, residual, terms, residual <= tol, largest_decay_rate(sizes), tol)
+
+
+def _largest_share(parts: list[float], wholes: list[float]) -> float:
+    """max_b part_b/whole_b over the rows that are not zero; NaN if there is one."""
+    shares = [part / whole for part, whole in zip(parts, wholes, strict=True) if whole > 0]
+    return next((share for share in shares if math.isnan(share)), max(shares))

@@ -6,8 +6,12 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from legato.gradients.linear.base import Product
+from legato.gradients.linear.base import Product, norm
+
+RITZ_PRODUCTS = 10
+"""Products from which a radius is estimated where the start holds most of what decays slowest."""
 
 
 def spectral_radius(product: Product, start: Tensor, iterations: int = 100) -> float:
@@ -16,21 +20,42 @@ def spectral_radius(product: Product, start: Tensor, iterations: int = 100) -> f
     .. math:: ρ = \lim_{n → ∞} \big(‖M^{2n} v‖ / ‖M^n v‖\big)^{1/n}
 
     Eigenvalues that ``start`` does not excite (say, of dual variables that touch nothing) stay out
-    of sight. Reference: Golub and Van Loan, *Matrix Computations*, Section 7.3.
+    of sight. The largest, where ``start`` has rows.
+    Reference: Golub and Van Loan, *Matrix Computations*, Section 7.3.
 
     >>> M = torch.tensor([[0.5, 1.0], [0.0, 0.25]])
     >>> round(legato.gradients.spectral_radius(lambda w: M @ w, torch.ones(2)), 3)
     0.5
     """
-    v, sizes = start, [float(torch.linalg.vector_norm(start))]
+    v, sizes = start, [norms(start)]
     # Below √eps of the start there may be nothing but rounding, which M amplifies at will.
-    rounding = torch.finfo(start.dtype).eps ** 0.5 * sizes[0]
+    rounding = torch.finfo(start.dtype).eps ** 0.5
     for _ in range(iterations):
         v = product(v)
-        sizes.append(float(torch.linalg.vector_norm(v)))
-        if not rounding < sizes[-1] < math.inf:
+        sizes.append(norms(v))
+        parts = zip(sizes[0], sizes[-1], strict=True)
+        if not any(rounding * first < last < math.inf for first, last in parts):
             break
-    return decay_rate(sizes)
+    return largest_decay_rate(sizes, rounding)
+
+
+def norms(v: Tensor) -> list[float]:
+    """‖v‖ of a vector, or of each row, as numbers."""
+    return torch.linalg.vector_norm(v, dim=-1).reshape(-1).tolist()
+
+
+def largest_decay_rate(sizes: list[list[float]], rounding: float = 0.0) -> float:
+    """The largest rate at which one of several sequences of norms decays.
+
+    Each ends where it has fallen below ``rounding`` of its start.
+    """
+    rates = [0.0]
+    for sequence in zip(*sizes, strict=True):
+        end = next(
+            (k for k, s in enumerate(sequence) if not s > rounding * sequence[0]), len(sequence)
+        )
+        rates.append(decay_rate(list(sequence[: end + 1])))
+    return max(rates)
 
 
 def decay_rate(sizes: list[float]) -> float:
@@ -45,6 +70,60 @@ def decay_rate(sizes: list[float]) -> float:
         return 0.0
     start = len(usable) // 2 if len(usable) > 3 else len(usable) - 2
     return float((usable[-1] / usable[start]) ** (1 / (len(usable) - 1 - start)))
+
+
+def ritz_radius(product: Product, start: Tensor, products: int = RITZ_PRODUCTS) -> float:
+    r"""The largest modulus of an eigenvalue of M on the Krylov space of ``start``.
+
+    .. math:: \max |λ(V^⊤ M V)|, \qquad V \text{ an orthonormal basis of } \{v, Mv, …, M^{k−1}v\}
+
+    Extreme eigenvalues show in it long before power iteration finds them. What ``start`` does not
+    excite stays out of sight. The largest of all rows; a GPU is waited for once.
+    Reference: Saad (2011), *Numerical Methods for Large Eigenvalue Problems*, Section 6.2.
+    """
+    n = start.shape[-1]
+    rows = start.reshape(-1, n)
+    basis = [_unit(rows, norm(rows))]
+    columns = []
+    rounding = torch.finfo(start.dtype).eps ** 0.5  # what is shorter is rounding
+    for k in range(min(products, n)):
+        image = product(basis[k].reshape(start.shape)).reshape(rows.shape)
+        v, coefficients = orthogonalised(image, torch.stack(basis))
+        length = norm(v)
+        length = torch.where(length > rounding * norm(image), length, 0.0)
+        columns.append(torch.cat([coefficients, length], -1))
+        basis.append(_unit(v, length))
+    size = len(columns)
+    H = (
+        torch.stack(
+            [pad(column[:, :size], (0, max(0, size - column.shape[-1]))) for column in columns], -1
+        )
+        .double()
+        .cpu()
+    )
+    if not bool(torch.isfinite(H).all()):
+        return math.inf
+    return float(torch.linalg.eigvals(H).abs().amax())
+
+
+def orthogonalised(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """v without its parts along an orthonormal basis (k, rows, n), and these: (rows, k).
+
+    Gram–Schmidt loses orthogonality to cancellation; a second pass restores it to working precision
+    ("twice is enough", Kahan).
+    """
+    total: Tensor | None = None
+    for _ in range(2):
+        parts = torch.einsum("kbn,bn->bk", basis, v)
+        v = v - torch.einsum("bk,kbn->bn", parts, basis)
+        total = parts if total is None else total + parts
+    assert total is not None
+    return v, total
+
+
+def _unit(v: Tensor, length: Tensor) -> Tensor:
+    """v/length, and 0 where there is nothing."""
+    return torch.where(length > 0, v / torch.where(length > 0, length, 1.0), 0.0)
 
 
 def random_vector(like: Tensor, seed: int = 0) -> Tensor:
