@@ -234,7 +234,8 @@ class ForwardBackward(Algorithm[Composite, Any]):
             return self._inertial_step(problem, state)
         if isinstance(state, MirrorState):
             gradient = problem.smooth.grad(self.geometry.unmirror(state.mirror))
-            return MirrorState(self._move(problem, state.mirror, gradient, self.step_size))
+            new = self._move(problem, state.mirror, gradient, self.step_size)
+            return MirrorState(self.geometry.attach_drift(state.mirror, new))
         y, x, derived = state
         gradient = problem.smooth.grad(x)
         if isinstance(self.step_size, Backtracking):

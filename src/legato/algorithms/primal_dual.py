@@ -296,7 +296,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
             x = self.geometry.unmirror(state.primal)
             y = self.dual_geometry.unmirror(state.dual)
             pair, _ = self._move(problem, state, x, y, Steps(self.tau, self.sigma))
-            return pair
+            primal = self.geometry.attach_drift(state.primal, pair.primal)
+            return MirrorPair(primal, self.dual_geometry.attach_drift(state.dual, pair.dual))
         tau, sigma = self._sizes(state.steps)
         pair, x_new = self._move(problem, state, state.x, state.y, Steps(tau, sigma))
         y_new = self.dual_geometry.unmirror(pair.dual)

@@ -17,7 +17,7 @@ from legato.diagnostics.setting import Setting
 from legato.errors import GradientError
 from legato.functions import Function, Separable, mirror_prox
 from legato.functions.prox import prox_argument
-from legato.geometry import Euclidean, Geometry, Product
+from legato.geometry import Euclidean, Geometry, Polyhedral, Product
 
 LEAVING = 0.75
 """Share of ∇²ψ* that an entry may have kept since the middle of a run to count as leaving."""
@@ -164,12 +164,18 @@ def _only_shifts(prox: _Prox) -> bool:
     return True
 
 
+def _shrinking(geometry: Geometry, before: Tensor, after: Tensor) -> Tensor:
+    """The factors by which distances to the boundary change: of entries, or of slacks."""
+    if isinstance(geometry, Polyhedral):
+        return torch.exp(geometry.log_slack(after) - geometry.log_slack(before))
+    return geometry.transport(before, after, torch.ones_like(before))
+
+
 def _boundary_margin(prox: _Prox, path: Path) -> Margin:
-    one = torch.ones_like(prox.now)
-    leaving = prox.geometry.transport(prox.middle, prox.now, one) < LEAVING
+    leaving = _shrinking(prox.geometry, prox.middle, prox.now) < LEAVING
     if not bool(leaving.any()):
         return Margin(math.inf, True)
-    ratios = prox.geometry.transport(prox.now, prox.after, one)
+    ratios = _shrinking(prox.geometry, prox.now, prox.after)
     value = float((1 - ratios)[leaving].min())
     # Without strict complementarity an entry falls like a power of n, so that the value is about
     # 1/n; a much smaller one belongs to an entry that does not arrive at the boundary.

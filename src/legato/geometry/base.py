@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._support.checks import is_concrete, wide_norm
 from legato._support.holding import Holder
 from legato._support.tree import Var, inner, sum_beyond, tree_map
-from legato.errors import DomainError
+from legato.errors import DomainError, GradientError
 
 
 class Geometry(Holder, ABC):
@@ -93,11 +94,31 @@ class Geometry(Holder, ABC):
         return out
 
     def inverse_metric(self, y: Var, v: Var) -> Var:
-        """∇²ψ(∇ψ*(y)) v, with 0 where the point has reached the boundary numerically."""
+        """∇²ψ(∇ψ*(y)) v, with 0 where the point has reached the boundary numerically.
+
+        That is right entry by entry. Where ψ couples entries, one entry at the boundary may spoil
+        the others: the result is then checked by the way back, and refused if it is wrong.
+        """
         with torch.enable_grad():
             x = self.unmirror(y.detach()).detach().requires_grad_()
             (out,) = torch.autograd.grad(self.mirror(x), x, v)
-        return torch.where(torch.isfinite(out), out, torch.zeros_like(out))
+        out = torch.where(torch.isfinite(out), out, torch.zeros_like(out))
+        if self.coupled != 0 and is_concrete():
+            self._require_way_back(y, v, out)
+        return out
+
+    def _require_way_back(self, y: Tensor, v: Tensor, out: Tensor) -> None:
+        """Refuse out = ∇²ψ v unless ∇²ψ* out = v."""
+        axes = tuple(range(-(v.ndim if self.coupled is None else self.coupled), 0))
+        lost, size = (wide_norm(t, axes) for t in (self.metric(y, out) - v, v))
+        if bool((lost > torch.finfo(v.dtype).eps ** (1 / 3) * size).any()):
+            raise GradientError(
+                f"A point of {self!r} is so close to the boundary that ∇²ψ has lost its digits in "
+                f"{v.dtype}, and the gradient with them (relative error "
+                f"{float((lost / size).nan_to_num(0.0).max()):.1e}). Override transport() and "
+                "inverse_metric() with formulas in mirror coordinates, declare coupled = 0 if ψ is "
+                "a sum over the entries, or use Unroll()."
+            )
 
     def transport(self, before: Var, after: Var, w: Var) -> Var:
         r"""Carry a mirror cotangent from ``before`` to ``after``.
@@ -105,10 +126,29 @@ class Geometry(Holder, ABC):
         .. math:: ∇²ψ^*(y_{after})\,∇²ψ(x_{before})\,w
 
         This ratio is what makes the fixed-point family exact at boundary solutions, where mirror
-        coordinates drift to infinity while the point stands still. Separable geometries override
-        it with a quotient taken in mirror coordinates, which cannot underflow.
+        coordinates drift to infinity while the point stands still. Geometries with a boundary
+        override it with a formula in mirror coordinates, which cannot underflow.
         """
         return self.metric(after, self.inverse_metric(before, w))
+
+    def attach_drift(self, before: Var, after: Var) -> Var:
+        r"""``after``, one step from ``before`` at a solution, with the derivative of the drift.
+
+        Where a solution is at the boundary, mirror coordinates drift on. If ψ couples entries and
+        has parameters θ, the point that belongs to fixed mirror coordinates moves with θ as they
+        do, and the fixed-point family needs the difference
+
+        .. math:: ∇²ψ(x_{after})\,\bigl(∂_θ∇ψ^*(y_{after}) − ∂_θ∇ψ^*(y_{before})\bigr)
+
+        It vanishes inside the domain, and entry by entry where ψ does not couple them.
+        """
+        if self.coupled == 0:
+            return after
+        ends = self.unmirror(after.detach()), self.unmirror(before.detach())
+        if not any(end.requires_grad for end in ends):
+            return after
+        moved = _Curved.apply(ends[0] - ends[1], self, after.detach())  # type: ignore[no-untyped-call]
+        return after + moved
 
     def require_interior(self, x: Tensor, name: str = "x0") -> None:
         """Raise a :class:`~legato.errors.DomainError` unless x is strictly inside the domain."""
@@ -126,6 +166,19 @@ class Geometry(Holder, ABC):
 
     def _advice(self) -> str:
         return "Choose a start inside."
+
+
+class _Curved(torch.autograd.Function):
+    """Zeros with the derivative of ∇²ψ(∇ψ*(y)) x in x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, geometry: Geometry, y: Tensor) -> Tensor:
+        ctx.geometry, ctx.y = geometry, y
+        return torch.zeros_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return ctx.geometry.inverse_metric(ctx.y, grad), None, None
 
 
 def bounded_exp(t: Tensor) -> Tensor:

@@ -64,3 +64,6 @@ class Euclidean(Geometry):
 
     def transport(self, before: Var, after: Var, w: Var) -> Var:
         return w
+
+    def attach_drift(self, before: Var, after: Var) -> Var:
+        return after

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from legato._support.tree import Var
 from legato.errors import InputError
-from legato.geometry.base import Geometry
+from legato.geometry.base import Geometry, bounded_exp, exp_limit
+from legato.geometry.slack_basis import DEPENDENT, SlackBasis
+from legato.geometry.slack_newton import LARGEST, invert_mirror, rounding
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -40,6 +42,7 @@ class Polyhedral(Geometry):
                 f"Polyhedral needs A of shape (m, n) and b of shape (m,), "
                 f"not {tuple(self.A.shape)} and {tuple(self.b.shape)}."
             )
+        self._require_rank()
         inside = self._start()
         if not bool((self.slack(inside.detach()) > 0).all()):
             raise InputError(
@@ -48,11 +51,23 @@ class Polyhedral(Geometry):
                 "Pass start=…, e.g. the Chebyshev centre."
             )
 
+    def _require_rank(self) -> None:
+        lengths = torch.linalg.vector_norm(self.A.detach().double(), dim=-1, keepdim=True)
+        rows = self.A.detach().double() / torch.where(lengths > 0, lengths, 1.0)
+        rank = int(torch.linalg.matrix_rank(rows, rtol=DEPENDENT))
+        if rank < self.A.shape[1]:
+            raise InputError(
+                f"Polyhedral needs an A of full column rank, but its {self.A.shape[1]} columns "
+                f"have rank {rank}: {{Ax ≤ b}} holds a whole line, along which ψ is constant. "
+                "Bound x in every direction, e.g. by rows for lo ≤ x ≤ hi."
+            )
+
     def _start(self) -> Tensor:
         return self.A.new_zeros(self.A.shape[1]) if self.start is None else self.start
 
     def slack(self, x: Tensor) -> Tensor:
-        return self.b - x @ self.A.mT
+        """b − Ax in the precision of x."""
+        return self.b.to(x.dtype) - x @ self.A.to(x.dtype).mT
 
     def summands(self, x: Var) -> Tensor:
         s = self.slack(x)
@@ -62,15 +77,67 @@ class Polyhedral(Geometry):
     def coupled(self) -> int:
         return 1
 
+    def modulus(self, bounds: tuple[Any, Any]) -> float | None:
+        """λ_min(Aᵀ diag(1/ŝ) A) with the largest slacks ŝ of a bounded set; None if unbounded.
+
+        ŝᵢ is attained, up to 1/K, at ∇ψ*(−K aᵢ).
+        """
+        A, K = self.A.detach().double(), 1e6
+        lengths = torch.linalg.vector_norm(A, dim=-1, keepdim=True)
+        log_widest = self.log_slack(-K * A / torch.where(lengths > 0, lengths, 1.0)).diagonal()
+        if bool((log_widest > 0.1 * exp_limit(torch.float64)).any()):
+            return None
+        widest = torch.exp(log_widest)
+        widest = widest + (widest * (1 + log_widest.abs())).sum() * lengths[:, 0] / K
+        return float(torch.linalg.eigvalsh((A.mT / widest) @ A)[0])
+
     def mirror(self, x: Var) -> Var:
-        return -(1 + torch.log(self.slack(x))) @ self.A
+        return -(1 + torch.log(self.slack(x))) @ self.A.to(x.dtype)
 
     def unmirror(self, y: Var) -> Var:
         start = self._start().detach()
         return _InverseMirror.apply(y, self.A, self.b, start)  # type: ignore[no-untyped-call]
 
+    def log_slack(self, y: Tensor) -> Tensor:
+        """log s of the point ∇ψ*(y) in double precision, also where s rounds to 0."""
+        data = self.A.detach().double(), self.b.detach().double(), self._start().detach().double()
+        return invert_mirror(y.detach().double(), *data)[1]
+
     def interior(self, x: Var) -> Tensor:
         return (self.slack(x) > 0).all(-1)
+
+    def mirror_interior(self, y: Var) -> Tensor:
+        # Beyond, a slack of an unbounded set is no number any more, and unmirror saturates.
+        inside = (self.log_slack(y) <= exp_limit(y.dtype)).all(-1, keepdim=True)
+        return inside & (y.abs() <= LARGEST)
+
+    def distance(self, x: Var, z: Var) -> Tensor:
+        s, r = (
+            torch.maximum(t, rounding(self.b.to(t.dtype))) for t in (self.slack(x), self.slack(z))
+        )
+        return (torch.xlogy(s, s / r) - s + r).sum()
+
+    def inverse_metric(self, y: Var, v: Var) -> Var:
+        log_slack = self.log_slack(y)
+        weight = torch.exp(-log_slack)
+        resting = log_slack < torch.log(rounding(self.b.detach().to(y.dtype)).double())
+        weight = torch.where(resting, torch.zeros_like(weight), weight)
+        A = self.A.detach().double()
+        return ((weight * (v.double() @ A.mT)) @ A).to(v.dtype)
+
+    def transport(self, before: Var, after: Var, w: Var) -> Var:
+        """The weighted least squares min_v Σ (⟨aᵢ, v⟩ − (s⁺ᵢ/sᵢ)⟨aᵢ, w⟩)²/s⁺ᵢ."""
+        A = self.A.detach().double()
+        old, new = self.log_slack(before), self.log_slack(after)
+        carried = SlackBasis.of(A, new).carry(bounded_exp(new - old) * (w.double() @ A.mT))
+        return carried.to(w.dtype)
+
+    def attach_drift(self, before: Var, after: Var) -> Var:
+        """y⁺ − y = −Aᵀ log(s⁺/s): the multipliers log(s/s⁺) of the active rows stay, A moves."""
+        if not self.A.requires_grad:
+            return after
+        multipliers = (self.log_slack(before) - self.log_slack(after)).to(after.dtype)
+        return after - multipliers @ (self.A - self.A.detach()).to(after.dtype)
 
     def _advice(self) -> str:
         return "Polyhedral needs Ax < b."
@@ -81,76 +148,29 @@ class _InverseMirror(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, A: Tensor, b: Tensor, start: Tensor) -> Tensor:
-        x, s = _newton(y.double(), A.double(), b.double(), start.double())
-        x, s = x.to(y.dtype), s.to(y.dtype)
+        found, log_slack = invert_mirror(y.double(), A.double(), b.double(), start.double())
+        x = _saturated(found, y.dtype)
         ctx.save_for_backward(x, A, b)
-        ctx.slack = s
+        ctx.log_slack = log_slack
         return x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        x, A, b = ctx.saved_tensors
-        recomputed = b - x @ A.mT
-        s = ctx.slack + (recomputed - recomputed.detach())  # exact value, right derivative
-        w = _solve_hessian(A, s, grad)
-        pull = (w @ A.mT) / s
-        outer = (1 + torch.log(s)).unsqueeze(-1) * w.unsqueeze(-2)
+        saved = ctx.saved_tensors
+        x, A, b = (t.double() for t in saved)
+        slack = b - x @ A.mT
+        # The exact value, with the derivative of log(b − Ax) as far as x can express it.
+        log_slack = ctx.log_slack
+        reach = torch.maximum(torch.exp(log_slack), rounding(b.detach()))
+        log_slack = log_slack + (slack - slack.detach()) / reach
+        w, pull = SlackBasis.of(A, log_slack).solve(grad.double())
+        outer = (1 + log_slack).unsqueeze(-1) * w.unsqueeze(-2)
         grad_A = outer - pull.unsqueeze(-1) * x.unsqueeze(-2)
-        return w, grad_A.reshape(-1, *A.shape).sum(0), pull.reshape(-1, *b.shape).sum(0), None
+        grads = w, grad_A.reshape(-1, *A.shape).sum(0), pull.reshape(-1, *b.shape).sum(0)
+        return *(g.to(t) for g, t in zip(grads, (grad, *saved[1:]), strict=True)), None
 
 
-def _solve_hessian(A: Tensor, s: Tensor, rhs: Tensor) -> Tensor:
-    """H⁻¹rhs by a QR decomposition of the scaled rows.
-
-    Near the boundary the rows' scales differ by many orders of magnitude. Forming H would drown the
-    small ones; QR with the large rows first does not.
-    """
-    order = s.detach().argsort(dim=-1)
-    rows = A / s.sqrt().unsqueeze(-1)
-    rows = rows.gather(-2, order.unsqueeze(-1).expand_as(rows))
-    R = torch.linalg.qr(rows).R
-    z = torch.linalg.solve_triangular(R.mT, rhs.unsqueeze(-1), upper=False)
-    return torch.linalg.solve_triangular(R, z, upper=True).squeeze(-1)
-
-
-def _newton(
-    y: Tensor, A: Tensor, b: Tensor, start: Tensor, iterations: int = 100
-) -> tuple[Tensor, Tensor]:
-    """Minimise ψ(x) − ⟨y, x⟩ without leaving the interior; the minimiser and its slacks.
-
-    A step goes at most 99 % of the way to the boundary and is halved until the slope along it is
-    no longer steeply positive: a search on the slope needs no function values and so works to full
-    precision. Slacks are carried along with x, because near the boundary b − Ax is all rounding;
-    what is below the precision of b stops there, for x could not express it anyway.
-    """
-    floor = 64 * torch.finfo(y.dtype).eps * (1 + b.abs())
-    y = torch.clamp(y, -1e10, 1e10)  # beyond, every minimiser is at the floor anyway
-    x = start.expand_as(y).clone()
-    s = b - x @ A.mT
-    for _ in range(iterations):
-        residual = y + (1 + torch.log(s)) @ A
-        resting = s <= floor
-        for _ in range(2):  # slacks at the floor are held there, unless the direction enlarges them
-            direction = _solve_hessian(A, torch.where(resting, 1e-16 * floor, s), residual)
-            approach = direction @ A.mT  # how fast each slack shrinks
-            leaving = resting & (approach < 0)
-            if not bool(leaving.any()):
-                break
-            resting = resting & ~leaving
-        relative = torch.where(resting, torch.zeros_like(s), approach / s)
-        length = torch.clamp(0.99 / relative.amax(-1).clamp(min=1e-300), max=1.0)
-        slope = (residual * direction).sum(-1)
-        for _ in range(40):
-            trial = torch.maximum(s - length.unsqueeze(-1) * approach, floor)
-            remaining = ((y + (1 + torch.log(trial)) @ A) * direction).sum(-1)
-            steep = remaining < -0.5 * slope.abs()
-            if not bool(steep.any()):
-                break
-            length = torch.where(steep, 0.5 * length, length)
-        x = x + length.unsqueeze(-1) * direction
-        carried = torch.maximum(s - length.unsqueeze(-1) * approach, floor)
-        fresh = b - x @ A.mT
-        s = torch.where(fresh > 1e6 * floor, fresh, carried)
-        if bool((relative.abs().amax(-1) <= 1e-7).all()):  # quadratic: the next error is 1e-14
-            break
-    return x, s
+def _saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in another precision, at its largest finite number instead of infinity."""
+    largest = torch.finfo(dtype).max
+    return torch.clamp(x, -largest, largest).to(dtype)

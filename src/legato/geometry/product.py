@@ -75,6 +75,9 @@ class Product(Geometry):
     def transport(self, before: Var, after: Var, w: Var) -> Var:
         return self._each(lambda g, b, a, w: g.transport(b, a, w), before, after, w)
 
+    def attach_drift(self, before: Var, after: Var) -> Var:
+        return self._each(lambda g, b, a: g.attach_drift(b, a), before, after)
+
     def require_interior(self, x: Var, name: str = "x0") -> None:
         self._each(lambda g, i, t: g.require_interior(t, f"{name}[{i}]"), tuple(range(len(x))), x)
 

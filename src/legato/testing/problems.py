@@ -11,7 +11,7 @@ from torch import Tensor
 
 from legato import functions as fn
 from legato.algorithms import Algorithm, ForwardBackward, Newton, PrimalDual
-from legato.geometry import Entropy, Interval
+from legato.geometry import Entropy, Interval, Polyhedral
 from legato.operators import Dense, Differences
 from legato.problems import Composite, Problem, Saddle
 from legato.running import Stop
@@ -87,6 +87,10 @@ def _regressions() -> dict[str, SmallProblem]:
     def simplex(A: Tensor, b: Tensor) -> Problem:
         return Composite(fn.LeastSquares(Dense(A), b), fn.Simplex())
 
+    def polytope(A: Tensor, b: Tensor) -> Problem:
+        """The constraints are the domain of the geometry."""
+        return Composite(fn.LeastSquares(Dense(A), b))
+
     def ridged(A: Tensor, b: Tensor, weights: Tensor) -> Problem:
         return Composite(fn.LeastSquares(Dense(A), b), fn.SquaredNorm(weights))
 
@@ -95,6 +99,10 @@ def _regressions() -> dict[str, SmallProblem]:
             fn.Logistic(Dense(A), b.sign().to(A)), fn.SquaredNorm(weights) + fn.Linear(c)
         )
 
+    # |xᵢ| ≤ 1 and Σx ≤ 1: the solution is on three faces.
+    walls = torch.cat([torch.eye(5, dtype=F64), -torch.eye(5, dtype=F64), torch.ones(1, 5).to(F64)])
+    inside = ForwardBackward(0.9, Polyhedral(walls, torch.ones(11, dtype=F64)))
+    outside = A @ _vector(2.5, 0.6, -0.3, 1.2, -0.1)
     net = (A, b, _vector(0.2)[0], _vector(0.5)[0])
     return {
         "lasso": SmallProblem(lasso, plain, zero, (A, b, _vector(0.3)[0]), 200),
@@ -103,6 +111,7 @@ def _regressions() -> dict[str, SmallProblem]:
         "nnls": SmallProblem(nnls, plain, zero, (A, positive), 200),
         "nnls entropic": SmallProblem(nnls, entropic[0.4], zero + 0.5, (A, positive), 300),
         "simplex least squares": SmallProblem(simplex, entropic[0.8], fifth, (A, mixture), 300),
+        "polytope": SmallProblem(polytope, inside, zero, (A, outside), 130),
         "simplex projected": SmallProblem(simplex, plain, fifth, (A, mixture), 200),
         "ridge": SmallProblem(ridged, Newton(), zero, (A, b, ridge), 30),
         "logistic": SmallProblem(logistic, Newton(), zero, (A, 0.1 * _normal(6, 5), ridge), 40),
