@@ -230,3 +230,23 @@ def test_an_entropic_solution_that_is_no_number_is_refused():
     problem = lg.Composite(lg.Linear(-torch.ones(2)), lg.NonNegative())  # it has no solution at all
     with pytest.raises(lg.errors.DomainError, match="float64"):
         lg.solve(problem, lg.ForwardBackward(1.0, lg.Entropy()), stop=lg.Stop(100))
+
+
+def test_growing_steps_keep_the_derivative_of_the_iteration_bounded():
+    """At rest every longer step would pass, and multiply the derivative: 1e37 once."""
+    weight = torch.tensor(0.6).double().requires_grad_()
+    data = lg.SquaredDistance(torch.tensor([3.0]).double())
+    problem = lg.Composite(data, lg.BregmanTerm(lg.Burg(), weight))
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0), lg.Burg())
+    x = lg.solve(problem, algorithm, stop=lg.Stop(300)).x
+    (found,) = torch.autograd.grad(x.sum(), weight)
+    point = x.item()  # x − 3 − weight/x = 0
+    assert abs(found.item() - point / (point**2 + 0.6)) < 1e-9
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_growing_steps_find_their_scale_at_the_start(unit):
+    f = lg.Smooth(lambda x: unit * (0.5 * x.square() - x).sum())
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+    solution = lg.solve(lg.Composite(f), algorithm, torch.full((3,), 1.01).double())
+    assert solution.x.sub(1).abs().max() < 1e-12

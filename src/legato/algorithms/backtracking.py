@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from legato.errors import InputError, StepError
 from legato.geometry import Geometry
 from legato.problems import Composite
 
+STILL = 1e-3
+"""A move of this part of x counts as small: steps do not grow any more."""
+
 
 @dataclass(frozen=True, eq=False)
 class Backtracking:
@@ -24,7 +28,10 @@ class Backtracking:
     .. math:: f(x⁺) ≤ f(x) + ⟨∇f(x), x⁺ − x⟩ + \tfrac1α D_ψ(x⁺, x)
 
     The search is detached from the graph: the step counts as a constant. Each iteration first tries
-    the last step times ``grow``. Each element of a batch has a step of its own.
+    the last step times ``grow`` while x still moves; close to a solution steps only get shorter,
+    for the small moves there tell nothing about the directions in which f is steep, and a step too
+    long for those would make the derivative of the iteration explode.
+    Each element of a batch has a step of its own.
     Reference: Beck and Teboulle (2009).
 
     Args:
@@ -60,6 +67,32 @@ class Backtracking:
         """The first step to try, in the shape of ``ones``: one for each element of a batch."""
         return self._for_each(self.initial, ones, "initial step")
 
+    def scaled(
+        self,
+        problem: Composite,
+        geometry: Geometry,
+        y: Var,
+        x: Var,
+        ones: Tensor,
+        move: Callable[[Var, Any], Var],
+    ) -> Tensor:
+        """The step that an iteration from x begins with: grown from the first as far as it may.
+
+        How far a first step is from fitting is a matter of units, and not of how far x moves.
+        """
+        step = self.first(ones)
+        if self.grow == 1:
+            return step
+        gradient = problem.smooth.grad(x)
+        for _ in range(self.most):
+            before = step
+            step = self.search(
+                problem, geometry, y, x, gradient, before, partial(move, gradient), still=0.0
+            )
+            if not bool((step > before).any()):
+                break
+        return torch.maximum(step, self.first(ones))  # shortening it is the first iteration's task
+
     def _for_each(self, number: Tensor | float, like: Tensor, name: str) -> Tensor:
         number = torch.as_tensor(number).detach().to(like)
         if number.numel() != 1 and number.shape != like.shape:
@@ -79,11 +112,12 @@ class Backtracking:
         gradient: Var,
         last: Tensor,
         move: Callable[[Any], Var],
+        still: float = STILL,
     ) -> Tensor:
         """The step for the point x with mirror coordinates y and gradient ∇f(x).
 
         ``move`` gives the mirror coordinates that a step leads to; ``last`` is the step before, in
-        the shape that the new one has.
+        the shape that the new one has. It grows where x moves by more than ``still`` of its size.
         """
         f, y, x, gradient = problem.smooth, *map(tree.detach, (y, x, gradient))
         batch = _batch_of(last)
@@ -91,10 +125,16 @@ class Backtracking:
         visible = _visible(value, self._for_each(self.unit, last, "unit").reshape(value.shape))
         alpha = last * self.grow
         found = torch.zeros_like(value, dtype=torch.bool)
-        for _ in range(self.most):
+        for attempt in range(self.most):
             moved = move(alpha)
             trial = geometry.unmirror(moved)
             change = tree_map(torch.sub, trial, x)
+            if attempt == 0 and self.grow > 1:
+                rests = _largest(change, batch) <= still * _largest(x, batch)
+                rests = rests | _is_rounding(change, x, batch)
+                if bool(rests.any()):
+                    alpha = torch.where(rests.reshape(alpha.shape), last, alpha)
+                    continue
             step = alpha.reshape(value.shape)
             allowed = geometry.distances(trial, x, batch) / step
             excess = f.values(trial, batch) - value - tree.inner(gradient, change, batch)

@@ -173,15 +173,17 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def _begin(self, problem: Composite, y: Var) -> State:
         x = self.geometry.unmirror(y)
-        step = self._initial_step(problem, x)
+        step = self._initial_step(problem, y, x)
         if self.inertia == 0.0:
             return ForwardBackwardState(y, x, step)
         return InertialState(y, x, step, previous=y, t=one_for_each(problem, x))
 
-    def _initial_step(self, problem: Composite, x: Var) -> Tensor:
+    def _initial_step(self, problem: Composite, y: Var, x: Var) -> Tensor:
         like = tree.leaves(x)[0]
         if isinstance(self.step_size, Backtracking):
-            return self.step_size.first(one_for_each(problem, x, self.geometry.coupled))
+            ones = one_for_each(problem, x, self.geometry.coupled)
+            move = partial(self._move, problem, y)
+            return self.step_size.scaled(problem, self.geometry, y, x, ones, move)
         if self.step_size is None:
             return self._derived_step(problem, x)
         self._require_stable(problem)
