@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import legato as lg
+from legato.errors import InputError
 from makers import rand, randn
 
 A, b = randn(8, 5, seed=1), randn(8, seed=2)
@@ -308,3 +309,42 @@ def test_the_residual_of_very_large_numbers_is_a_number():
     assert found.converged
     assert found.iterations > 500
     torch.testing.assert_close(found.x, torch.full((3,), 1e20), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("size", [1e-290, 1e-170, 1e-80, 1e80, 1e170])
+@pytest.mark.parametrize("strategy", [lg.Unroll(), lg.Implicit(), lg.FixedPoint()], ids=repr)
+def test_data_beyond_the_range_of_double_precision_are_refused(size, strategy):
+    """Squares of such data are no numbers: a residual of 0 would end the solve after one step."""
+    A, b = randn(6, 4, seed=1), randn(6, seed=2) * size
+    weight = torch.tensor(0.3 * size, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(InputError, match=r"\bb\b.*between 1e-75 and 1e\+75"):
+        lg.solve(
+            lg.LeastSquares(A, b) + lg.L1(weight), gradient=strategy, stop=lg.Stop(500, tol=1e-6)
+        )
+
+
+@pytest.mark.parametrize("size", [1e-70, 1e-30, 1.0, 1e30, 1e70])
+@pytest.mark.parametrize(
+    "strategy", [lg.Unroll(), lg.Implicit(), lg.Implicit(lg.CG()), lg.FixedPoint(500)], ids=repr
+)
+def test_units_do_not_matter_inside_it(size, strategy):
+    A, b = randn(6, 4, seed=1), randn(6, seed=2)
+
+    def solved(scale):
+        weight = torch.tensor(0.3 * scale, dtype=torch.float64, requires_grad=True)
+        stop = lg.Stop(5000, tol=1e-10)
+        x = lg.solve(lg.LeastSquares(A, b * scale) + lg.L1(weight), gradient=strategy, stop=stop).x
+        x.sum().backward()
+        return x.detach() / scale, weight.grad
+
+    (x, slope), (x_one, slope_one) = solved(size), solved(1.0)
+    torch.testing.assert_close(x, x_one)
+    torch.testing.assert_close(slope, slope_one, rtol=1e-5, atol=1e-8)
+
+
+def test_a_small_weight_is_no_matter_of_range():
+    energy = lg.LeastSquares(torch.eye(2).double(), torch.ones(2).double())
+    tiny = torch.full((2,), 1e-300, dtype=torch.float64)
+    assert lg.solve(energy + lg.L1(tiny)).x.tolist() == [1.0, 1.0]
+    bounds = torch.full((2,), float("inf"), dtype=torch.float64)
+    assert lg.solve(energy + lg.Box(-bounds, bounds)).x.tolist() == [1.0, 1.0]

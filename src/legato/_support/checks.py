@@ -125,11 +125,7 @@ def require_range(tensor: Tensor, name: str, *, lower: bool = True) -> None:
         return
     largest, limit = largest_entry(tensor), RANGE[tensor.dtype]
     if largest > limit or (lower and 0 < largest < 1 / limit):
-        raise InputError(
-            f"{name} has a largest entry of {largest:.3g} in absolute value; in {tensor.dtype} the "
-            f"solver is right between {1 / limit:g} and {limit:g}. Scale the data to the size of 1"
-            + (", or use float64." if tensor.dtype == torch.float32 else ".")
-        )
+        raise InputError(_out_of_range(name, largest, tensor.dtype))
 
 
 def require_whole(value: Any, name: str, least: int = 1) -> None:
@@ -196,7 +192,11 @@ def require_below(lo: Tensor | float, hi: Tensor | float, *, strict: bool, name:
 
 
 def require_sound_data(obj: Any, what: str) -> None:
-    """Refuse NaN, infinity, negative weights, half precision, mixed devices and mixed dtypes."""
+    """Refuse NaN, infinity, negative weights, half precision, mixed devices and mixed dtypes.
+
+    And float64 outside of RANGE, whose squares are no numbers: a residual would be 0, or NaN. Those
+    of float32 are, in the double precision in which norms are taken.
+    """
     if torch.compiler.is_compiling():
         return  # there are no values yet, and some compilers cannot look into a dataclass
     found = [held for held in held_tensors(obj) if held.tensor.is_floating_point()]
@@ -218,14 +218,17 @@ def require_sound_data(obj: Any, what: str) -> None:
         )
     if not is_concrete() or not found:
         return
-    # 0·min + 0·max is 0 unless t holds NaN or infinity: one pass, no copy, one read for all.
+    # A weight was not negative when its term was made, but may have been learned since.
+    weights = list(held_weights(obj))
+    may_be_small = {id(held.tensor) for held in weights}
+    # One pass, no copy, one read for all.
     probes = [
-        torch.isnan(t.detach()).any() if may_be_infinite else _zero_of_ends(t.detach())
+        torch.isnan(t.detach()).any()
+        if may_be_infinite
+        else _flaw(t.detach(), lower=id(t) not in may_be_small)
         for _, t, may_be_infinite in found
         if t.numel()
     ]
-    # A weight was not negative when its term was made, but may have been learned since.
-    weights = list(held_weights(obj))
     probes += [(held.tensor.detach() < 0).any() for held in weights]
     if not probes:
         return
@@ -236,15 +239,24 @@ def require_sound_data(obj: Any, what: str) -> None:
         for path, tensor, _ in weights:
             if not bool(torch.isnan(tensor.detach()).any()):
                 require_nonnegative(tensor, path)
-        raise InputError(_describe_unsound(found, what))
+        raise InputError(_describe_unsound(found, may_be_small, what))
 
 
-def _zero_of_ends(t: Tensor) -> Tensor:
+def _flaw(t: Tensor, lower: bool) -> Tensor:
+    """0, unless t holds NaN or infinity, or is of float64 and its largest entry outside of RANGE.
+
+    Zero is fine; without ``lower`` anything small is.
+    """
     low, high = t.aminmax()
-    return 0 * low + 0 * high
+    flaw = 0 * low + 0 * high
+    if t.dtype != torch.float64:
+        return flaw
+    limit, largest = RANGE[t.dtype], torch.maximum(-low, high)
+    flaw = flaw + (largest > limit)
+    return flaw + ((largest > 0) & (largest < 1 / limit)) if lower else flaw
 
 
-def _describe_unsound(found: list[Held], what: str) -> str:
+def _describe_unsound(found: list[Held], may_be_small: set[int], what: str) -> str:
     lines = []
     for path, tensor, may_be_infinite in found:
         entries = tensor.detach()
@@ -253,7 +265,24 @@ def _describe_unsound(found: list[Held], what: str) -> str:
         if count:
             index = tuple(int(i) for i in bad.nonzero()[0])
             lines.append(f"{path or what} has {count} of {tensor.numel()} (first at {index})")
+    if lines:
+        return (
+            f"{what} holds NaN or infinite values: {'; '.join(lines)}. Clean the data first, e.g. "
+            "with torch.nan_to_num, or find where it became non-finite."
+        )
+    path, tensor = next(
+        (path, tensor)
+        for path, tensor, may_be_infinite in found
+        if tensor.numel() and not may_be_infinite
+        if bool(_flaw(tensor.detach(), lower=id(tensor) not in may_be_small))
+    )
+    return _out_of_range(path or what, float(tensor.detach().abs().amax()), tensor.dtype)
+
+
+def _out_of_range(name: str, largest: float, dtype: torch.dtype) -> str:
+    limit = RANGE[dtype]
     return (
-        f"{what} holds NaN or infinite values: {'; '.join(lines)}. Clean the data first, e.g. with "
-        "torch.nan_to_num, or find where it became non-finite."
+        f"{name} has a largest entry of {largest:.3g} in absolute value; in {dtype} the solver is "
+        f"right between {1 / limit:g} and {limit:g}. Scale the data to the size of 1"
+        + (", or use float64." if dtype == torch.float32 else ".")
     )

@@ -32,11 +32,15 @@ from legato.gradients.base import (
     refuse_second_derivatives,
 )
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
-from legato.gradients.linear.base import Product, residual_of, worst
+from legato.gradients.linear.base import Product, norm, residual_of, worst
 from legato.running import Run, Stop, batch_of
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
+
+FAR = 3e-3
+"""Estimated relative distance from the solution above which kinks may lie in between: a gradient
+on the wrong side of one is wrong by any amount."""
 
 
 class FixedPointGradient(GradientStrategy):
@@ -99,7 +103,7 @@ class FixedPointGradient(GradientStrategy):
             sound = torch.where(lost, 0.0, xi / unit)
             result = self.adjoint(linearisation, sound)
             self.conclude(result, linearisation)
-            _warn_if_far(last_change, result.spectral_radius)
+            _warn_if_far(last_change, result, sound)
             report.record(result)
             w = torch.where(lost, xi, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))
@@ -338,17 +342,31 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
         )
 
 
-def _warn_if_far(last_change: Tensor, radius: float | None) -> None:
-    """A small last change says little where the rate is close to 1: ‖x − x*‖ ≈ change/(1 − ρ)."""
-    if radius is None or not radius < 1:
+def _warn_if_far(last_change: Tensor, result: LinearResult, xi: Tensor) -> None:
+    r"""A small last change says little where the map contracts slowly.
+
+    .. math:: ‖x − x^*‖ ≈ ‖(I − A_x)^{-1}\|\,‖𝒜(x) − x‖, \qquad
+              ‖(I − A_x)^{-1}‖ ≥ ‖w‖/‖ξ‖,\; 1/(1 − ρ)
+
+    The two are what any solve of (I − A_xᵀ)w = ξ shows of that norm. Elements of a batch that the
+    loss does not see have no gradient to be wrong.
+    """
+    radius = result.spectral_radius
+    if radius is not None and not radius < 1:
         return  # warn_if_inexact speaks about those
-    residual = as_number(last_change.amax())
-    distance = residual / (1 - radius)
-    if distance > 10 * FORWARD_TOLERANCE:
+    seen = norm(xi).reshape(-1)
+    grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
+    factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
+    changes = last_change.reshape(-1) if last_change.numel() == len(seen) else last_change.amax()
+    distances = torch.where(seen > 0, changes.to(factor) * factor, 0.0)
+    distance = as_number(distances.amax())
+    if distance > FAR:
+        change = distance / as_number(factor[distances.argmax()])
+        rate = "" if radius is None else f" at a rate of about {radius:.6g}"
         warnings.warn(
-            f"The last change was {residual:.2e}, but at a rate of about {radius:.6g} the solution "
-            f"is still about {distance:.1e} away (relative), so the gradient is not that of the "
-            "solution. Give Stop more iterations, or use Unroll().",
+            f"The last change was {change:.2e}, but{rate} the solution is still about "
+            f"{distance:.1e} away (relative), so the gradient is not that of the solution. Give "
+            "Stop more iterations, or use Unroll().",
             NotConvergedWarning,
             stacklevel=2,
         )
