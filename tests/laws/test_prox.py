@@ -173,3 +173,80 @@ def test_along_is_known_where_it_is_needed():
     assert not project(v)[0].any()
     torch.testing.assert_close(project(v)[-1], v[-1])
     torch.testing.assert_close((project(v) * y).sum(-1)[1:-1], torch.zeros(5, dtype=torch.float64))
+
+
+# --- ties -----------------------------------------------------------------------------------------
+
+ONE = torch.ones(1, dtype=torch.float64)
+W0, W1 = 0 * ONE, ONE
+CONVENTIONS = {
+    # the prox of a parameter t at y with step 1: what the docstrings say of d/dy and d/dt
+    "L1 on a kink": (lambda t: lg.L1(t), W1, 1.0, 0.0, None),
+    "L1 of weight 0": (lambda t: lg.L1(t), W0, 2.0, 1.0, -1.0),
+    "L1 of weight 0, y < 0": (lambda t: lg.L1(t), W0, -2.0, 1.0, 1.0),
+    "L1 of weight 0, y = 0": (lambda t: lg.L1(t), W0, 0.0, 1.0, 0.0),
+    "L1 of the number 0": (lambda t: lg.L1(0.0), W0, 0.0, 1.0, 0.0),
+    "0 · L1": (lambda t: t.sum() * lg.L1(), W0, -2.0, 1.0, 1.0),
+    "AsymmetricL1 on a kink": (lambda t: lg.AsymmetricL1(-1.0, t), W1, 1.0, 0.0, None),
+    "AsymmetricL1 of one slope": (lambda t: lg.AsymmetricL1(t, t), W1, 1.0, 1.0, -1.0),
+    "GroupL1 on a kink": (lambda t: lg.GroupL1(t), W1, -1.0, 0.0, None),
+    "GroupL1 of weight 0": (lambda t: lg.GroupL1(t), W0, -2.0, 1.0, 1.0),
+    "GroupL1 of weight 0, y = 0": (lambda t: lg.GroupL1(t), W0, 0.0, 1.0, 0.0),
+    "NonNegative": (lambda t: lg.NonNegative(), W0, 0.0, 1.0, 0.0),
+    "Box on an end": (lambda t: lg.Box(-1.0, t), W1, 1.0, 1.0, None),
+    "Box of one point, below": (lambda t: lg.Box(t, t), W1, 0.5, 0.0, 1.0),
+    "Box of one point, above": (lambda t: lg.Box(t, t), W1, 1.5, 0.0, 1.0),
+    "Box of one point, there": (lambda t: lg.Box(t, t), W1, 1.0, 0.0, 1.0),
+    "LInfBall on its boundary": (lambda t: lg.LInfBall(t), W1, -1.0, 1.0, None),
+    "LInfBall of radius 0": (lambda t: lg.LInfBall(t), W0, -2.0, 0.0, -1.0),
+    "LInfBall of radius 0, y = 0": (lambda t: lg.LInfBall(t), W0, 0.0, 0.0, 0.0),
+    "L2Ball on its boundary": (lambda t: lg.L2Ball(t), W1, -1.0, 1.0, None),
+    "L2Ball of radius 0": (lambda t: lg.L2Ball(t), W0, -2.0, 0.0, -1.0),
+    "L2Ball of radius 0, y = 0": (lambda t: lg.L2Ball(t), W0, 0.0, 0.0, 0.0),
+    "Equality": (lambda t: lg.Equality(t), W1, 1.0, 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "constant parameter"])
+def test_the_derivative_at_a_tie_is_the_one_that_the_docstring_names(name, frozen):
+    make, parameter, at, in_y, in_parameter = CONVENTIONS[name]
+    t = parameter.clone().requires_grad_(not frozen)
+    y = (at * ONE).requires_grad_()
+    found = make(t).prox(y).sum()
+    leaves = [y] if frozen else [y, t]
+    slopes = [None] * len(leaves)  # as of a constant, which an equality is
+    if found.requires_grad:
+        slopes = torch.autograd.grad(found, leaves, allow_unused=True)
+    slopes = [0.0 if s is None else float(s) for s in slopes]
+    assert slopes[0] == in_y
+    if not frozen and in_parameter is not None:
+        assert slopes[1] == in_parameter
+
+
+def test_every_prox_says_what_it_does_at_ties():
+    for function in {f for f, _ in PROX}:
+        assert "tie" in function.__doc__, function
+
+
+@pytest.mark.parametrize("through", ["function", "factor", "groups"])
+def test_total_variation_of_weight_zero_against_one_sided_differences(through):
+    y, c = randn(5, 6, seed=30), randn(5, 6, seed=31)
+    terms = {
+        "function": lambda w: lg.L1(w) @ lg.Differences(),
+        "factor": lambda w: w * (lg.L1() @ lg.Differences()),
+        "groups": lambda w: lg.GroupL1(w, dim=-3) @ lg.Differences(),
+    }
+
+    def loss(w, gradient=None):
+        energy = lg.SquaredDistance(y) + terms[through](w)
+        return (c * lg.solve(energy, gradient=gradient, stop=lg.Stop(3000, tol=1e-12)).x).sum()
+
+    w = torch.zeros((), dtype=torch.float64)
+    h = 1e-6
+    right = float(loss(w + h) - loss(w)) / h
+    assert abs(right) > 0.1
+    for strategy in (lg.Unroll(), lg.Implicit()):
+        leaf = w.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(leaf, strategy), leaf)
+        assert float(slope) == pytest.approx(right, rel=1e-4)

@@ -1,7 +1,7 @@
 """Every law can fail: classes that are right pass, and each seeded fault is found by its law."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -257,6 +257,7 @@ def with_prox(form):
 
     @dataclass(frozen=True, eq=False, repr=False)
     class Norm(lg.Function):
+        nonnegative: ClassVar = ("weight",)
         weight: torch.Tensor
 
         def summands(self, x):
@@ -274,7 +275,8 @@ def with_prox(form):
 
 
 def soft(threshold, y):
-    return y - torch.maximum(torch.minimum(y, threshold), -threshold)
+    kept = (y.abs() > threshold) | (threshold == 0)
+    return torch.where(kept, y - threshold * y.sign(), 0 * y)
 
 
 def leak(w, y, alpha):
@@ -294,8 +296,16 @@ PROXES = {
     "y detached": (lambda w, y, alpha: soft(alpha * w, y.detach()), "derivatives"),
     "batch leak": (leak, "batch = elements"),
     "NaN swallowed": (
-        lambda w, y, alpha: torch.where(y.abs() > alpha * w, soft(alpha * w, y), 0.0),
+        lambda w, y, alpha: torch.where(y.isnan(), 0.0, soft(alpha * w, y)),
         "NaN in, NaN out",
+    ),
+    "a mean of both sides of a kink": (
+        lambda w, y, alpha: y - torch.maximum(torch.minimum(y, alpha * w), -alpha * w),
+        "one-sided at ties",
+    ),
+    "no derivative in a weight of zero": (
+        lambda w, y, alpha: y - torch.clamp(y, -alpha * w, alpha * w),
+        "one-sided at ties",
     ),
 }
 Y = torch.tensor([2.0, -0.1, 0.9, -1.7], dtype=torch.float64)

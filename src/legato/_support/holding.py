@@ -81,6 +81,21 @@ def held_tensors(obj: Any, path: str = "", may_be_infinite: bool = False) -> Ite
                 yield from held_tensors(value, inner, name in infinite)
 
 
+def held_intervals(obj: Any) -> Iterator[tuple[Any, Any]]:
+    """The pairs lo ≤ hi, at least one of them a tensor, of all holders that have such ends."""
+    if isinstance(obj, (tuple, list)):
+        for part in obj:
+            yield from held_intervals(part)
+    elif isinstance(obj, Holder) or (dataclasses.is_dataclass(obj) and not isinstance(obj, type)):
+        parts = getattr(obj, "__dict__", {})
+        lo, hi = parts.get("lo"), parts.get("hi")
+        if isinstance(lo, Tensor) or isinstance(hi, Tensor):
+            yield lo, hi
+        for name, value in parts.items():
+            if not name.startswith("_"):
+                yield from held_intervals(value)
+
+
 def held_weights(obj: Any, path: str = "") -> Iterator[Held]:
     """The tensors among the attributes that holders call ``nonnegative``."""
     if isinstance(obj, (tuple, list)):

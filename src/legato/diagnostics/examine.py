@@ -11,9 +11,10 @@ from legato._support import tree
 from legato._support.checks import as_number
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
+from legato.diagnostics.differences import disagreement
 from legato.diagnostics.margin import margin
 from legato.diagnostics.measure import candidates, measure
-from legato.diagnostics.reference import Path, Reference, disagreement, follow, unrolled
+from legato.diagnostics.reference import Path, Reference, follow, unrolled
 from legato.diagnostics.report import Diagnosis
 from legato.diagnostics.setting import Loss, Params, Setting, in_two_precisions
 from legato.diagnostics.spectrum import Adjoint, adjoint, rate

@@ -16,7 +16,7 @@ from legato.geometry import Geometry
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Zero(Function):
-    """No term at all, g(x) = 0 on the geometry's domain.
+    """No term at all, g(x) = 0 on the geometry's domain; its prox has no ties.
 
     >>> lg.Zero().prox(torch.tensor([3.0, -2.0]))
     tensor([ 3., -2.])
@@ -95,7 +95,7 @@ class Equality(Function):
     r"""The indicator of x = b; ``Equality(b) @ A`` asks for Ax = b.
 
     Its conjugate is the linear function ⟨b, ·⟩, so that in a saddle-point problem its dual variable
-    is the multiplier of the constraint.
+    is the multiplier of the constraint. Its prox is b, without ties.
 
     >>> nearest = lg.SquaredDistance(torch.zeros(2)) + lg.Equality(torch.ones(1)) @ torch.ones(1, 2)
     >>> lg.solve(nearest, stop=lg.Stop(500, tol=1e-6)).x.round(decimals=4)

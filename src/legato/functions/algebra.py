@@ -340,7 +340,7 @@ class Composed(Function):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shifted(Function):
-    """A function moved by c, x ↦ f(x − c), written ``f.shifted(c)``.
+    """A function moved by c, x ↦ f(x − c), written ``f.shifted(c)``; its prox has f's ties, moved.
 
     >>> f = lg.L1().shifted(torch.tensor([1.0, 2.0]))
     >>> f(torch.tensor([1.0, 0.0])), f.prox(torch.tensor([5.0, 2.5]))
@@ -413,6 +413,7 @@ class Conjugate(Function):
 
     .. math:: \\mathrm{prox}_{σf^*}(y) = y − σ\\,\\mathrm{prox}_{f/σ}(y/σ)
 
+    At ties its derivative is the one that goes with f's.
     Reference: Moreau (1965).
 
     >>> largest = lg.Simplex().conjugate()

@@ -17,7 +17,8 @@ class Separable(Function):
 
     .. math:: g(x_1, …, x_k) = g_1(x_1) + … + g_k(x_k)
 
-    Goes with :class:`~legato.Product` and :class:`~legato.Stack`. Reference: Condat (2013).
+    Goes with :class:`~legato.Product` and :class:`~legato.Stack`; at ties each block keeps its own
+    convention. Reference: Condat (2013).
 
     >>> g = lg.Separable(lg.NonNegative(), lg.L1(1.0))
     >>> g.prox((torch.tensor([-1.0]), torch.tensor([3.0])))

@@ -22,8 +22,8 @@ class BregmanTerm(Function):
 
     .. math:: \mathrm{prox}_{α(g + εψ)}(y) = \mathrm{prox}_{\frac{α}{1+αε} g}(y / (1 + αε))
 
-    In the geometry ψ it costs one division. See :func:`SquaredNorm` and :func:`NegativeEntropy`.
-    Reference: Nesterov (2005), smoothing.
+    In the geometry ψ it costs one division, and adds no ties. See :func:`SquaredNorm` and
+    :func:`NegativeEntropy`. Reference: Nesterov (2005), smoothing.
 
     >>> ridge = lg.BregmanTerm(lg.Euclidean(), 3.0)
     >>> ridge.prox(torch.tensor([8.0]))  # y/(1 + ε)

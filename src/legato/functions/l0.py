@@ -21,6 +21,7 @@ class L0(Function):
 
     .. math:: \mathrm{prox}_{αg}(y) = y · [y² > 2αw]
 
+    Where y² = 2αw, prox and derivative are 0; in w there is none.
     Not convex: use it with :class:`~legato.optim.NonConvexStep` or a small constant step.
     Reference: Blumensath, Davies (2008).
 

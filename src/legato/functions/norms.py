@@ -18,7 +18,9 @@ from legato.functions.base import Function, indicator
 class L1(Function):
     r"""The weighted ℓ1 norm, g(x) = Σ w_i|x_i|; the weight is a number or broadcasts to x.
 
-    Its conjugate is :class:`LInfBall`. Reference: Donoho (1995), soft thresholding.
+    Its conjugate is :class:`LInfBall`. At ties, |y_i| = αw_i > 0, the derivative of the prox is 0;
+    where w_i = 0 it is 1 in y and −α sign(y_i) in w.
+    Reference: Donoho (1995), soft thresholding.
 
     >>> lg.L1(1.0).prox(torch.tensor([3.0, -0.5, -2.0]))
     tensor([ 2.,  0., -1.])
@@ -58,7 +60,8 @@ class L1(Function):
 class AsymmetricL1(Function):
     r"""A separable term with two slopes, g(x) = Σ max(lo_i x_i, hi_i x_i).
 
-    With lo = −∞ it is an ℓ1 norm on x ≥ 0. Its conjugate is the indicator of [lo, hi].
+    With lo = −∞ it is an ℓ1 norm on x ≥ 0. Its conjugate is the indicator of [lo, hi]. At ties,
+    y = α lo or y = α hi, the derivative of the prox is 0, and 1 if lo = hi.
     Reference: Example 8 of Ochs et al. (2016).
 
     >>> g = lg.AsymmetricL1(-float("inf"), 1.0)  # |x| where x ≥ 0
@@ -98,7 +101,9 @@ class AsymmetricL1(Function):
 class GroupL1(Function):
     r"""A sum of group norms, g(x) = Σ_G w_G ‖x_G‖₂.
 
-    Its conjugate is the indicator of ‖y_G‖₂ ≤ w_G for all G. Reference: Yuan and Lin (2006).
+    Its conjugate is the indicator of ‖y_G‖₂ ≤ w_G for all G. At ties, ‖y_G‖ = αw_G > 0, the
+    derivative of the prox is 0; where w_G = 0 it is that of y ↦ y, for y_G = 0 too.
+    Reference: Yuan and Lin (2006).
 
     Args:
         weight: a number, or one weight a group: a tensor that broadcasts to the norms, which have

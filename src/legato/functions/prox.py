@@ -5,6 +5,9 @@
 An entry for (function, geometry) takes (g, geometry, y, α) and returns the minimiser *in mirror
 coordinates*, ∇ψ(P(y)): in the Euclidean geometry that is the minimiser itself, elsewhere it is what
 survives where the minimiser rounds to the boundary. There is no numerical fallback.
+
+On a kink every entry has the derivative of one side, which its function's docstring names; where a
+weight or radius is exactly 0, the derivative in it is the one towards positive numbers.
 """
 
 from __future__ import annotations
@@ -255,8 +258,9 @@ def _(g: GroupL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     norms = g.norms(y)
     require_one_each(g.weight, norms, "GroupL1: the weight")
     threshold = alpha * g.weight
-    kept = norms > threshold
-    ratio = threshold / torch.where(kept, norms, torch.ones_like(norms))
+    # A group of norm 0 is kept if its weight is 0: nothing is taken from it.
+    kept = (norms > threshold) | (threshold == 0)
+    ratio = threshold / torch.where(kept & (norms > 0), norms, torch.ones_like(norms))
     return y * g.spread(torch.where(kept, 1 - ratio, torch.zeros_like(norms)))
 
 
@@ -278,8 +282,9 @@ def _(g: LInfBall, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 @register_prox(L2Ball, Euclidean)
 def _(g: L2Ball, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     norms = g.norms(y)
-    outside = norms > g.radius
-    shrink = g.radius / torch.where(outside, norms, torch.ones_like(norms))
+    # The centre of a ball of radius 0 is outside of it: the ball has no inside to move in.
+    outside = (norms > g.radius) | (g.radius == 0)
+    shrink = g.radius / torch.where(outside & (norms > 0), norms, torch.ones_like(norms))
     return y * torch.where(outside, shrink, torch.ones_like(norms))
 
 
@@ -410,11 +415,15 @@ def _clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
     """The projection onto [lo, hi], which takes numbers and tensors.
 
     Below lo it is lo, above hi it is hi, and so are its derivatives, also where lo = hi. There
-    torch.clamp has none in lo: a weight of exactly zero would not get its one-sided derivative.
+    torch.clamp has none in lo: a weight of exactly zero would not get its one-sided derivative. On
+    an end, y = lo < hi or y = hi > lo, it is y; where y = lo = hi it is the mean of the ends.
     """
     ends = [end for end in (lo, hi) if isinstance(end, Tensor)]
-    if any(map(may_be_differentiated, ends)):
-        return torch.where(y < lo, lo, torch.where(y > hi, hi, y))
+    if not ends:
+        return torch.clamp(y, lo, hi) if lo < hi else lo + 0 * y.detach()  # which keeps NaN
+    if any(map(may_be_differentiated, (y, *ends))):
+        inside = torch.where(lo == hi, (lo + hi) / 2 + 0 * y.detach(), y)
+        return torch.where(y < lo, lo, torch.where(y > hi, hi, inside))
     if len(ends) == 1:
         return torch.clamp(torch.clamp(y, min=lo), max=hi)
     return torch.clamp(y, lo, hi)

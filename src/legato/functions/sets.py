@@ -39,6 +39,7 @@ class Indicator(Function):
 class NonNegative(Indicator):
     """The indicator of x ≥ 0; its conjugate is the indicator of y ≤ 0.
 
+    At the tie y = 0 the derivative of the projection is 1.
     Reference: Example 5 of Ochs et al. (2016).
 
     >>> lg.NonNegative().prox(torch.tensor([-1.0, 2.0]))
@@ -71,8 +72,9 @@ class NonNegative(Indicator):
 class Box(Indicator):
     r"""The indicator of lo ≤ x ≤ hi; its conjugate is :class:`AsymmetricL1`.
 
-    Ends are numbers or broadcast to x, may be learned, and may be infinite. Where they are equal,
-    x is that number, and its derivative in it is one.
+    Ends are numbers or broadcast to x, may be learned, and may be infinite. At a tie, y = lo or
+    y = hi, the derivative of the projection is 1 in y. Where lo = hi, x is that number: the
+    derivative is 0 in y and 1 in the end that y is beyond; for y = lo = hi it is ½ in each.
     Reference: Parikh and Boyd (2014), Section 6.2.
 
     >>> lg.Box(0.0, 1.0).prox(torch.tensor([-2.0, 0.5, 7.0]))
@@ -115,6 +117,8 @@ class Box(Indicator):
 class LInfBall(Indicator):
     """The indicator of |x_i| ≤ radius_i, whose conjugate is the ℓ1 norm :class:`L1`.
 
+    At ties, |y_i| = radius_i > 0, the derivative of the projection is 1 in y; where the radius is 0
+    it is 0 in y and sign(y_i) in the radius.
     Reference: Parikh and Boyd (2014), Section 6.5.
 
     >>> lg.LInfBall(1.0).prox(torch.tensor([3.0, -0.5]))
@@ -155,7 +159,8 @@ class LInfBall(Indicator):
 class Simplex(Indicator):
     r"""The indicator of the unit simplex along ``dim``: x ≥ 0 and Σ x = 1.
 
-    Its conjugate is the largest entry along ``dim``. Reference: Duchi et al. (2008).
+    Its conjugate is the largest entry along ``dim``. At a tie, where the projection just sets an
+    entry to 0, its derivative lets it stay 0. Reference: Duchi et al. (2008).
 
     >>> y = torch.tensor([1.0, 0.5, -2.0])
     >>> lg.Simplex().prox(y)
@@ -208,6 +213,8 @@ class Simplex(Indicator):
 class L2Ball(Indicator):
     r"""The indicator of ‖x‖₂ ≤ radius along ``dim``; its conjugate is :class:`GroupL1`.
 
+    At ties, ‖y‖ = radius > 0, the derivative of the projection is that inside, the identity; where
+    the radius is 0 it is 0 in y, for y = 0 too.
     Reference: Parikh and Boyd (2014), Section 6.5.
 
     >>> lg.L2Ball(1.0).prox(torch.tensor([3.0, 4.0]))
@@ -248,7 +255,7 @@ class L2Ball(Indicator):
         norms = self.norms(y)
         outside = norms > self.radius
         n = torch.where(outside, y / norms, torch.zeros_like(y))
-        kept = ~(outside & (torch.as_tensor(self.radius, device=y.device) == 0))
+        kept = torch.as_tensor(self.radius, device=y.device) != 0
         return lambda v: kept * (v - n * (n * v).sum(self.dim, keepdim=True))
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:

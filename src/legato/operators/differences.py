@@ -43,7 +43,10 @@ class Differences(Operator):
 
     Args:
         dims: axes along which to take forward differences, counted from the end.
-        weights: a number, or a tensor that broadcasts to the result; may be learned.
+        weights: a number, or a tensor that broadcasts to the result; may be learned. Of either
+            sign: norms of Ku are even in them, so that at exactly 0 their derivatives are 0, the
+            mean of both sides. A weight that may reach 0 belongs to the norm, as in
+            ``L1(w) @ Differences()``, which has the one-sided derivative there.
         offsets: neighbours o_k instead of axes; ``((1, 0), (0, 1), (1, 1), (1, -1))`` is the
             8-neighbourhood of an image.
 

@@ -17,6 +17,7 @@ from legato.geometry import Geometry
 from legato.testing import sampling
 from legato.testing.report import Measured, Report, hold, skip
 from legato.testing.sampling import apart, batch_law, minus, moved, normal, replica, slope_errors
+from legato.testing.ties import one_sided
 
 
 def check_prox(
@@ -48,7 +49,7 @@ def check_prox(
     """
     sampling.require_double(y)
     first = optimality(g, geometry, y, step, seed, feasible)
-    laws = (monotonicity, derivatives, batches, nan)
+    laws = (monotonicity, derivatives, one_sided, batches, nan)
     rest = (law(g, geometry, y, step, seed) for law in laws)
     return Report(f"prox of {g!r} in {geometry!r}", (first, *rest))
 
