@@ -314,7 +314,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
                 trial = self.geometry.unmirror(moved)
                 move = tree_map(torch.sub, trial, x)
                 if _is_rounding(move, x):  # it says nothing about the step
-                    return alpha
+                    return torch.minimum(alpha, last)
                 allowed = self.geometry.distance(trial, x) / alpha
                 if bool(_visible(value) < allowed) and bool(allowed < torch.inf):
                     excess = problem.smooth.value(trial) - value - tree.inner(gradient, move)
