@@ -166,6 +166,23 @@ def box(recipe: Recipe) -> Case:
     return Case(recipe, (b, hi), make)
 
 
+def polytope(recipe: Recipe) -> Case:
+    """A box and a few more walls, some of them twice, as the domain of the geometry."""
+    draw = Numbers(recipe)
+    A, b = _regression(draw)
+    n, eye = recipe.size, torch.eye(recipe.size, dtype=draw.dtype)
+    walls = torch.cat([eye, -eye, torch.nn.functional.normalize(draw.normal(2, n)), eye[:1]])
+    ends = recipe.strength + 0.1 + draw.normal(len(walls)).sigmoid()
+    ends = torch.cat([ends[:-1], ends[:1]])
+
+    def make(b: Tensor, ends: Tensor) -> Any:
+        size = lg.Backtracking() if recipe.variant == "backtracking" else None
+        algorithm = lg.ForwardBackward(size, lg.Polyhedral(walls, ends))
+        return lg.Composite(lg.LeastSquares(A, b)), algorithm, None
+
+    return Case(recipe, (b, ends), make)
+
+
 def logistic(recipe: Recipe) -> Case:
     draw = Numbers(recipe)
     A, _ = _regression(draw)
@@ -294,6 +311,7 @@ FAMILIES: dict[str, tuple[Callable[[Recipe], Case], tuple[str, ...]]] = {
     "group lasso": (group_lasso, EUCLIDEAN),
     "nnls": (nnls, EUCLIDEAN),
     "box": (box, (*EUCLIDEAN, "interval")),
+    "polytope": (polytope, ("plain", "backtracking")),
     "logistic": (logistic, EUCLIDEAN),
     "simplex": (simplex, (*EUCLIDEAN, "entropy")),
     "nnls entropic": (nnls_entropic, ("backtracking",)),
@@ -302,8 +320,8 @@ FAMILIES: dict[str, tuple[Callable[[Recipe], Case], tuple[str, ...]]] = {
     "potts": (potts, ("smooth", "sharp")),
     "game": (game, ("smooth", "sharp")),
 }
-COMPOSITES = ("lasso", "elastic net", "group lasso", "nnls", "box", "logistic", "simplex",
-              "nnls entropic")  # fmt: skip
+COMPOSITES = ("lasso", "elastic net", "group lasso", "nnls", "box", "polytope", "logistic",
+              "simplex", "nnls entropic")  # fmt: skip
 SADDLES = ("tv", "analysis", "potts", "game")
 CONDITIONS = (1.0, 2.0, 5.0, 20.0, 100.0, 1e3, 1e5)
 
