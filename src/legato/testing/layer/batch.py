@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato.testing.layer.calling import said
 from legato.testing.layer.elements import Elements, NoElements
 from legato.testing.layer.points import generator
 from legato.testing.layer.subject import Subject, apart, backward, filled, split
@@ -69,7 +70,7 @@ def _batches(subject: Subject, elements: Elements) -> Any:
 def _against_singles(
     subject: Subject, elements: Elements, values: list[Any]
 ) -> list[tuple[str, float, int]]:
-    """What is off by how much in which element: values, and gradients for cotangents of all sizes."""
+    """What is off by how much in which element: values, gradients for cotangents of all sizes."""
     outputs, leaves = subject.graph(values)
     found = []
     sizes = [1.0] * elements.size, [10.0 ** (-3 * (k % 3)) for k in range(elements.size)]
@@ -111,9 +112,8 @@ def _against_singles(
 def _order(subject: Subject, elements: Elements, tolerance: float) -> float | str:
     """The elements in another order."""
     order = torch.randperm(elements.size, generator=generator(subject.seed + 8)).tolist()
-    with torch.no_grad():
-        here = subject.run(subject.values)
-        there = subject.run(elements.chosen(subject.values, order))
+    here = subject.outputs(subject.values)
+    there = subject.outputs(elements.chosen(subject.values, order))
     off = max(apart(t, h[order]) for t, h in zip(there, here, strict=True))
     if off > tolerance:
         return f"the elements in the order {order} give other values, {off:.1e} off"
@@ -151,23 +151,22 @@ def _leak(subject: Subject, elements: Elements, tolerance: float) -> float | str
 def _sizes(subject: Subject, elements: Elements, tolerance: float) -> float | str:
     """Batches of other sizes: one element, and as many as another axis of the inputs is long."""
     worst = 0.0
-    with torch.no_grad():
-        here = subject.run(subject.values)
-        axes = [n for i in elements.cut for n in subject.values[i].shape[1:]]
-        axes += [n for v in subject.values if isinstance(v, Tensor) for n in v.shape]
-        for size in sorted({2, 3, *axes} - {0, 1, elements.size})[:5]:
-            if size > 64:
-                continue
-            order = [k % elements.size for k in range(size)]
-            try:
-                there = subject.run(elements.chosen(subject.values, order))
-            except Exception as error:
-                return f"a batch of {size} raises {type(error).__name__}: {error}"
-            for t, h in zip(there, here, strict=True):
-                off = apart(t, h[order])
-                if not off <= tolerance:
-                    return f"a batch of {size} with the same elements gives other values, {off:.1e} off"
-                worst = max(worst, off)
+    here = subject.outputs(subject.values)
+    axes = [n for i in elements.cut for n in subject.values[i].shape[1:]]
+    axes += [n for v in subject.values if isinstance(v, Tensor) for n in v.shape]
+    for size in sorted({2, 3, *axes} - {0, 1, elements.size})[:5]:
+        if size > 64:
+            continue
+        order = [k % elements.size for k in range(size)]
+        try:
+            there = subject.outputs(elements.chosen(subject.values, order))
+        except Exception as error:
+            return f"a batch of {size} raises {said(error)}"
+        for t, h in zip(there, here, strict=True):
+            off = apart(t, h[order])
+            if not off <= tolerance:
+                return f"a batch of {size} with the same elements gives other values, {off:.1e} off"
+            worst = max(worst, off)
     return worst
 
 

@@ -19,7 +19,7 @@ from legato.testing.layer.gradient import gradient_law, ties_law
 from legato.testing.layer.graph import backward_law
 from legato.testing.layer.layout import layout_law
 from legato.testing.layer.nonfinite import nonfinite_law
-from legato.testing.layer.precision import device_law, dtype_law
+from legato.testing.layer.precision import computes_in_float32, device_law, dtype_law
 from legato.testing.layer.repeat import repeat_law
 from legato.testing.layer.scale import Scale, scale_law
 from legato.testing.layer.second import second_law
@@ -48,9 +48,9 @@ def check_layer(
     .. math:: \langle ∇_x \langle c, F(x) \rangle, d \rangle
        = \lim_{h → 0} \frac{\langle c, F(x + hd) - F(x) \rangle}{h}
 
-    is one of them: differences in float64, on both sides, with three step sizes, that say when a kink
-    or noise hides the slope. The others are on batches, repeated calls, the backward pass, dtypes,
-    devices, memory layouts, NaN, side effects, units, solutions and second derivatives.
+    is one of them: differences in float64, on both sides, with three step sizes, that say when a
+    kink or noise hides the slope. The others are on batches, repeated calls, the backward pass,
+    dtypes, devices, memory layouts, NaN, side effects, units, solutions and second derivatives.
 
     The other checks of this module raise at the first broken law, because a class of legato that
     breaks one is not used at all. This one returns all verdicts, since a stranger's layer may be
@@ -64,9 +64,9 @@ def check_layer(
         batch: whether the first axis of the inputs is a batch; None finds out and says where it
             cannot.
         tolerance: the relative accuracy that the layer promises in values and gradients.
-        bounds: lowest and highest value of each input, None where there is none: where an input sits
-            on its bound the slope into the domain counts.
-        scale: the power b of s in F(sx) = sᵇF(x), or ((a₁, a₂, …), b) with the powers of the inputs.
+        bounds: lowest and highest value of each input, None where there is none: where an input
+            sits on its bound, the slope into the domain counts.
+        scale: the power b of s in F(sx) = sᵇF(x), or ((a₁, a₂, …), b) with those of the inputs.
         solution: the right output, or a function of the inputs that computes it.
         residual: a function of outputs and inputs that vanishes at a solution.
         directions: how many single entries of each input are tried; more is slower.
@@ -102,7 +102,7 @@ def check_layer(
             "NaN and infinity": lambda: nonfinite_law(subject, elements),
             "dtype": lambda: dtype_law(subject, tolerance),
             "device": lambda: device_law(subject, tolerance),
-            "double backward": lambda: second_law(subject, limits, tolerance),
+            "double backward": lambda: second_law(subject, limits, tolerance, first=verdicts[0]),
             "scale": lambda: scale_law(subject, scale, exact),
             "solution": lambda: solution_law(subject, solution, residual, tolerance),
         }
@@ -130,9 +130,12 @@ def _prepared(
         return Subject(function, given, seed=seed), []
     try:
         subject = Subject(function, given, torch.float64, seed=seed)
-        if all(o.dtype == torch.float64 for o in first_call(subject)):
+        if any(o.dtype != torch.float64 for o in first_call(subject)):
+            why = "it answers in another dtype"
+        elif computes_in_float32(subject):
+            why = "it computes in float32 whatever it is given"
+        else:
             return subject, []
-        why = "it answers in another dtype"
     except InputError as error:
         why = str(error.__cause__ or error)
     except Exception as error:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato.testing.layer.calling import same_random_numbers
 from legato.testing.layer.points import generator
 from legato.testing.layer.subject import Subject, apart, backward, split
 from legato.testing.layer.verdict import Verdict, sound, wrong
@@ -15,7 +16,8 @@ from legato.testing.layer.verdict import Verdict, sound, wrong
 def effects_law(subject: Subject, tolerance: float) -> Verdict:
     """Inputs, cotangents, parameters and torch's settings stay; outputs are nobody else's."""
     law = "side effects"
-    words = _inputs_changed(subject) or _settings_changed(subject) or _shared(subject, tolerance)
+    words = _inputs_changed(subject) or _settings_changed(subject) or _seeds(subject)
+    words = words or _shared(subject, tolerance)
     return wrong(law, words) if words else sound(law, "inputs, outputs and settings are left alone")
 
 
@@ -84,6 +86,27 @@ def _settings_changed(subject: Subject) -> str:
         return "the layer switches gradients off and leaves them off"
     changed = [name for name in before if before[name] != after[name]]
     return f"the layer changes torch's {changed[0]}" if changed else ""
+
+
+def _seeds(subject: Subject) -> str:
+    """Whatever the global generator was, the layer sets it to the same."""
+    if not subject.random:
+        return ""
+    left = []
+    for seed in (1, 2):
+        with same_random_numbers(seed):
+            before = torch.get_rng_state()
+            subject.memory.same_generators()
+            subject.random = False  # so that nobody sets it but the layer
+            try:
+                subject.outputs(subject.values)
+            finally:
+                subject.random = True
+            after = torch.get_rng_state()
+            if torch.equal(before, after):
+                return ""
+            left.append(after)
+    return "the layer seeds torch's global generator" if torch.equal(*left) else ""
 
 
 def _shared(subject: Subject, tolerance: float) -> str:

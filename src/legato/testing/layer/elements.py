@@ -89,8 +89,7 @@ def difference(subject: Subject, elements: Elements, outputs: Sequence[Tensor]) 
     """How far each element alone is from the same element in the batch."""
     found = []
     for k in range(elements.size):
-        with torch.no_grad():
-            alone = subject.run(elements.one(subject.values, k))
+        alone = subject.outputs(elements.one(subject.values, k))
         pairs = zip(alone, outputs, strict=True)
         found.append(max(apart(a, o[k : k + 1], 1e-12 * float(o.norm())) for a, o in pairs))
     return found

@@ -1,126 +1,35 @@
 """The law of gradients: they are what differences of the layer are.
 
 Every direction is compared with every cotangent, so that a wrong entry, a wrong element of a batch
-or a missing term has nowhere to hide. At a kink the gradient has to lie between the slopes found
-around it (Clarke's condition); where noise hides the slopes, nothing is decided.
+or a missing term has nowhere to hide. At a kink the gradient has to lie between the slopes around
+it; where noise hides the slopes, nothing is decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from legato.testing.layer.compare import Bounds, Place, compare
+from legato.testing.layer.kinks import judge, steepest
 from legato.testing.layer.points import (
     Direction,
     along,
-    cotangents,
     directions,
     has_many_ties,
+    is_symmetric,
     jittered,
     normal,
     size_of,
-    symmetrised,
     tied,
 )
-from legato.testing.layer.slopes import Slopes, noise, none_refused, slopes
 from legato.testing.layer.subject import Subject
 from legato.testing.layer.verdict import Verdict, not_decided, not_measured, sound, wrong
 from legato.testing.layer.words import Compared, describe
 
-Bounds = Sequence[tuple[float, float]]
 RESOLVED = 0.05
 """Differences that leave more than this part of a slope open say nothing."""
-
-
-@dataclass
-class Place:
-    """A point, its outputs, the cotangents, and the gradients there."""
-
-    subject: Subject
-    values: list[Any]
-    at: Tensor
-    cotangents: list[Tensor]
-    gradients: list[list[Tensor | None]] = field(default_factory=list)
-    noise: dict[int, Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def make(cls, subject: Subject, values: list[Any], dense: int, single: int) -> Place | None:
-        """None where the layer refuses the point or is not finite there."""
-        at = subject.attempt(values)
-        if at is None:
-            return None
-        drawn = cotangents(at.numel(), dense, single, subject.seed + 1000, at.device)
-        return cls(subject, values, at, drawn, [subject.gradients(values, c) for c in drawn])
-
-    def gradient(self, c: int, i: int) -> Tensor:
-        """With cotangent c, in value i, as float64."""
-        found = self.gradients[c][self.subject.moving.index(i)]
-        value = self.values[i]
-        return torch.zeros_like(value, dtype=torch.float64) if found is None else found.double()
-
-    def arrives(self, i: int) -> bool:
-        k = self.subject.moving.index(i)
-        return any(found[k] is not None for found in self.gradients)
-
-    def slopes(self, i: int, direction: Direction, bounds: tuple[float, float]) -> Slopes | None:
-        x = self.values[i]
-        eps = float(torch.finfo(x.dtype).eps)
-        step = direction.step
-        for again in (False, True):
-            if again:  # into the domain, where zeros of the point may be its end
-                step = torch.where((x == 0) | (x <= bounds[0]), step.abs(), step)
-                step = torch.where(x >= bounds[1], -step.abs(), step)
-                if torch.equal(step, direction.step):
-                    return None
-
-            def move(t: float, step: Tensor = step) -> Tensor | None:
-                values = list(self.values)
-                values[i] = (x.double() + t * step).to(x.dtype)
-                return self.subject.attempt(values)
-
-            if i not in self.noise:
-                self.noise[i] = noise(move, self.at, eps)
-            found = slopes(move, self.at, self.noise[i], none_refused(bounds, x, step))
-            if found is not None:
-                object.__setattr__(found, "step", step)
-                return found
-        return None
-
-
-def compare(
-    place: Place, i: int, ways: Sequence[Direction], bounds: tuple[float, float], tolerance: float
-) -> list[Compared]:
-    """Each direction with each cotangent, in value i."""
-    lines = [(d, place.slopes(i, d, bounds)) for d in ways]
-    found = []
-    for c, cotangent in enumerate(place.cotangents):
-        gradient = place.gradient(c, i)
-        rows = []
-        for d, line in lines:
-            if line is None:
-                continue
-            step = getattr(line, "step", d.step)
-            middle, radius = line.against(cotangent)
-            rows.append((d, line, step, middle, radius, float((gradient * step).sum())))
-        if not rows:
-            continue
-        root = max(1.0, gradient.numel() ** 0.5)
-        sizes = [float(row[2].norm()) or 1.0 for row in rows]
-        per_step = [abs(row[3]) / s for row, s in zip(rows, sizes, strict=True)]
-        typical = max(
-            float(gradient.norm()) / root if bool(gradient.isfinite().all()) else 0.0,
-            (sum(p * p for p in per_step) / len(per_step)) ** 0.5 / (1 if root == 1 else 2),
-        )
-        # A slope that changes the output by less than this part of it is as good as none.
-        nothing = 1e-5 * float(place.at.norm() * cotangent.norm())
-        for (d, line, _, middle, radius, slope), size in zip(rows, sizes, strict=True):
-            scale = max(abs(middle), typical * size)
-            found.append(Compared(d, c, slope, middle, radius, scale, line, tolerance, nothing))
-    return found
 
 
 def gradient_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> Verdict:
@@ -147,11 +56,15 @@ def gradient_law(subject: Subject, bounds: Bounds, tolerance: float, count: int)
             compared = compare(place, i, ways, bounds[i], looser * tolerance)
             bad = [c for c in compared if not c.agrees]
             many = has_many_ties(values[i])
-            steepest = _steepest(compared) if many else 0.0
-            judged = _judge(place, i, bad, bounds[i], looser * tolerance, steepest) if bad else None
+            steep = steepest(compared) if many else 0.0
+            judged = judge(place, i, bad, bounds[i], looser * tolerance, steep) if bad else None
             if judged == "wrong":
-                words = describe(subject, i, compared, place, bounds[i])
+                words = describe(subject, i, compared, place)
                 return wrong(law, f"{words}{name}", max(c.error for c in bad))
+            if not name and is_symmetric(values[i]):
+                words = _unsymmetric(place, i, bounds[i], tolerance)
+                if words:
+                    return wrong(law, words)
             clear = [c for c in compared if c.resolved(RESOLVED)]
             resolved += len(clear)
             worst = max([worst, *(c.difference for c in clear if c.agrees)])
@@ -167,7 +80,7 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
     law, seen, open_ = "gradient at ties", 0, 0
     tolerance = max(tolerance, 1e-3)
     for i in subject.moving:
-        most = 3 + count // 2 if i < subject.count else 2
+        most = 4 + count // 2 if i < subject.count else 2
         ties = tied(subject.values[i], subject.seed + 7 * i)[:most]
         for tie in ties:
             values = list(subject.values)
@@ -187,8 +100,8 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
             seen += 1
             bad = [c for c in compared if not c.agrees]
             many = tie.many or has_many_ties(subject.values[i])
-            steepest = _steepest(compared) if many else 0.0
-            judged = _judge(place, i, bad, bounds[i], tolerance, steepest) if bad else None
+            steep = steepest(compared) if many else 0.0
+            judged = judge(place, i, bad, bounds[i], tolerance, steep) if bad else None
             if judged == "wrong":
                 one = max(bad, key=lambda c: c.error)
                 return wrong(
@@ -221,74 +134,29 @@ def _places(subject: Subject, count: int) -> Any:
         yield f", with inputs {factor:g} times as large", inputs, 2, max(1, count // 4), 10.0
 
 
-def _judge(
-    place: Place,
-    i: int,
-    bad: list[Compared],
-    bounds: tuple[float, float],
-    tolerance: float,
-    steepest: float,
-) -> str:
-    """Whether what does not agree is wrong, left open, or allowed by a kink.
-
-    One tie has two sides, and both are seen. Where many meet, some pieces of the layer may be missing:
-    then only a gradient that is steeper than all that was seen, ``steepest``, is called wrong.
-    """
-    if any(not c.finite for c in bad):
-        return "wrong"
-    worst = sorted(bad, key=lambda c: -c.error)[:3]
-    if any(c.line.jumps for c in worst):
-        return "open"
-    result = "allowed"
-    for one in worst:
-        nearby = _around(place, i, one, bounds)
-        mismatches = [n for n in nearby if n[2]]
-        if len(nearby) >= 3 and 2 * len(mismatches) > len(nearby):
-            return "wrong"
-        spread = [m for n in nearby for m in (n[0] - n[1], n[0] + n[1])]
-        spread += one.line.one_sided(place.cotangents[one.cotangent])
-        spread += [one.middle - one.radius, one.middle + one.radius]
-        low, high = min(spread), max(spread)
-        slack = max(20 * tolerance, 0.02) * one.scale
-        if low - slack <= one.slope <= high + slack:
-            continue
-        if abs(one.slope) > 3 * steepest * float(one.direction.step.norm()) + slack or not steepest:
-            return "wrong"
-        result = "open"
-    return result
-
-
-def _steepest(compared: list[Compared]) -> float:
-    return max(
-        (abs(c.middle) + c.radius) / (float(c.direction.step.norm()) or 1.0) for c in compared
+def _unsymmetric(place: Place, i: int, bounds: tuple[float, float], tolerance: float) -> str:
+    """Steps that leave the symmetric matrices, unless the layer reads one triangle only."""
+    x = place.values[i]
+    dense = normal(x, place.subject.seed + 77) * size_of(x)
+    both, upper, lower = (
+        compare(place, i, [Direction(step, words)], bounds, 10 * tolerance)
+        for step, words in (
+            (dense - dense.mT, "an antisymmetric direction"),
+            (dense.triu(1), "the upper triangle"),
+            (dense.tril(-1), "the lower triangle"),
+        )
     )
-
-
-def _around(
-    place: Place, i: int, one: Compared, bounds: tuple[float, float]
-) -> list[tuple[float, float, bool]]:
-    """Slopes in the same direction at points nearby, and whether gradients disagree there too."""
-    found = []
-    subject, cotangent = place.subject, place.cotangents[one.cotangent]
-    for k in range(9):
-        values = list(place.values)
-        # The size comes from the given point: this one may be all zero.
-        size, x = size_of(subject.values[i]), values[i]
-        point = x + 2e-3 * symmetrised(x, size * normal(x, subject.seed + 400 + k)).to(x.dtype)
-        values[i] = point.clamp(*bounds)
-        at = subject.attempt(values)
-        if at is None:
-            continue
-        try:
-            gradients = subject.gradients(values, cotangent)
-        except Exception:
-            continue
-        near = Place(subject, values, at, [cotangent], [gradients])
-        for compared in compare(near, i, [one.direction], bounds, one.tolerance):
-            scale = max(compared.scale, one.scale)
-            off = abs(compared.slope - compared.middle) > compared.radius + one.tolerance * scale
-            found.append((compared.middle, compared.radius, off or not compared.finite))
-    return found
+    if any(c and all(abs(o.middle) <= o.radius + 1e-9 for o in c) for c in (upper, lower)):
+        return ""
+    bad = [c for c in both if c.finite and not c.agrees and c.resolved(RESOLVED)]
+    if len(bad) < 2:
+        return ""
+    worst = max(bad, key=lambda c: c.error)
+    return (
+        f"the gradient says {worst.slope:.4g} in {place.subject.describe(i)} along "
+        f"{worst.direction.words}, differences {worst.middle:.4g} ± {worst.radius:.0e}: is it "
+        "transposed, or right for symmetric matrices only?"
+    )
 
 
 def _unresolved(subject: Subject, i: int, compared: list[Compared]) -> str:
@@ -299,6 +167,6 @@ def _unresolved(subject: Subject, i: int, compared: list[Compared]) -> str:
     steps = ", ".join(f"{h:.0e}" for h in one.line.steps)
     return (
         f"in {name} differences with steps {steps} leave {one.middle:.3g} ± {one.radius:.1g} for a "
-        f"gradient of {one.slope:.3g}: a jump, a kink or noise of the layer (an unconverged solver?) "
-        "hides the slope"
+        f"gradient of {one.slope:.3g}: a jump, a kink or noise of the layer (an unconverged "
+        "solver?) hides the slope"
     )

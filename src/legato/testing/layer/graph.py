@@ -1,4 +1,4 @@
-"""The law of the backward pass: linear in the cotangent, repeatable, and safe from later changes."""
+"""The law of the backward pass: linear in the cotangent, repeatable, safe from later changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Found = Iterator[tuple[str, float]]
 
 
 def backward_law(subject: Subject, tolerance: float) -> Verdict:
-    """g(ac) = a·g(c), g(b + c) = g(b) + g(c), twice the same, accumulated, after changes in place."""
+    """g(ac) = a·g(c), g(b + c) = g(b) + g(c), twice the same, added up, after changes in place."""
     law, worst = "backward pass", 0.0
     if not any(o.requires_grad for o in subject.graph(subject.values)[0]):
         return not_measured(law, "no output has a graph")
@@ -112,9 +112,6 @@ def _changed_meanwhile(subject: Subject) -> Found:
             with torch.no_grad():
                 leaves[n].copy_(subject.values[i])
         yield (
-            (
-                f"{subject.names[i]} overwritten between forward and backward pass changes the gradient "
-                "without an error"
-            ),
+            f"{subject.names[i]} overwritten between the passes changes the gradient silently",
             apart(found, right),
         )

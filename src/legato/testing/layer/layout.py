@@ -12,21 +12,21 @@ from legato.testing.layer.points import generator
 from legato.testing.layer.subject import Subject, apart, backward, filled, flat
 from legato.testing.layer.verdict import Verdict, sound, wrong
 
+Found = Iterator[tuple[str, float]]
+
 
 def layout_law(subject: Subject, tolerance: float) -> Verdict:
-    """Views, strides and expanded tensors; subsets of what needs a gradient; with and without one."""
+    """Views, strides, expanded tensors; subsets of what needs a gradient; modes of torch."""
     law, worst, tried = "layout and modes", 0.0, 0
     # Random numbers may be drawn in the order of memory.
-    checks = (_subsets, _modes) if subject.random else (_layouts, _expanded, _subsets, _modes)
+    checks: tuple[Callable[[Subject], Found], ...] = (_subsets, _modes, _cotangents)
+    checks = checks if subject.random else (_layouts, _expanded, *checks)
     for check in checks:
         for words, off in check(subject):
             if not off <= tolerance:
                 return wrong(law, f"{words}, {off:.1e} off", off)
             worst, tried = max(worst, off), tried + 1
     return sound(law, f"{tried} variants, at most {worst:.1e} apart", worst)
-
-
-Found = Iterator[tuple[str, float]]
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -137,6 +137,31 @@ def _subsets(subject: Subject) -> Found:
                 else f"all but {subject.names[i]} need"
             )
             yield f"the gradient is another where {only} one", off
+
+
+def _cotangents(subject: Subject) -> Found:
+    """Expanded, as ``sum().backward()`` sends them, or strided."""
+    ways: dict[str, Callable[[Tensor], Tensor]] = {
+        "an expanded": lambda o: torch.ones((), dtype=o.dtype, device=o.device).expand(o.shape),
+        "a strided": lambda o: strided(o.detach().cos()) if o.ndim else o.detach().cos(),
+        "a transposed": lambda o: transposed(o.detach().cos()) if o.ndim >= 2 else o.detach().cos(),
+    }
+    for words, way in ways.items():
+        found = []
+        for laid in (way, lambda o, way=way: way(o).clone(memory_format=torch.contiguous_format)):
+            outputs, leaves = subject.graph(subject.values)
+            used = [o for o in outputs if o.requires_grad]
+            if not used:
+                return
+            try:
+                gradients = torch.autograd.grad(
+                    used, leaves, [laid(o) for o in used], allow_unused=True
+                )
+            except Exception:  # refused
+                break
+            found.append(flat(filled(gradients, leaves)))
+        if len(found) == 2:
+            yield f"{words} cotangent gives another gradient", apart(found[0], found[1])
 
 
 def _modes(subject: Subject) -> Found:

@@ -88,10 +88,10 @@ class Memory:
                 cell.cell_contents = value
         for space, name, value in self._globals:
             space[name] = value
-        for tensor, content in self._tensors:
-            if not torch.equal(tensor, content):
+        for tensor, numbers in self._tensors:
+            if not torch.equal(tensor, numbers):
                 with torch.no_grad():
-                    tensor.copy_(content)
+                    tensor.copy_(numbers)
         for clear in self._cleared:
             clear()
 
@@ -165,6 +165,14 @@ class Memory:
 
 
 _EMPTY = object()
+_NO_DATA = (
+    types.FunctionType,
+    staticmethod,
+    classmethod,
+    property,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+)
 
 
 def _content(cell: types.CellType) -> Any:
@@ -176,12 +184,10 @@ def _content(cell: types.CellType) -> Any:
 
 def _plain(kind: type) -> dict[str, Any]:
     """Attributes of a class that are data."""
-    skipped = (types.FunctionType, staticmethod, classmethod, property, types.MemberDescriptorType)
-    skipped += (types.GetSetDescriptorType,)
     return {
         name: value
         for name, value in vars(kind).items()
-        if not name.startswith("__") and not isinstance(value, skipped)
+        if not name.startswith("__") and not isinstance(value, _NO_DATA)
     }
 
 

@@ -124,6 +124,13 @@ def tied(x: Tensor, seed: int) -> list[Tie]:
             where = [(*_unravel(row, x.shape[:-1]), k) for k in (a, b)]
             words = f"entries {shown(where[0])} and {shown(where[1])} made equal"
             found.append(Tie(point.reshape(x.shape), words, tuple(where)))
+        point = rows.clone()
+        point[row] = point[row, 0]
+        where = [(*_unravel(row, x.shape[:-1]), k) for k in (0, x.shape[-1] - 1)]
+        words = (
+            f"row {shown(where[0][:-1])} made constant" if x.ndim > 1 else "all entries made equal"
+        )
+        found.append(Tie(point.reshape(x.shape), words, tuple(where), x.shape[-1] > 2))
     everything = chosen_entries(x, 3, seed + 2)
     found.append(Tie(torch.zeros_like(x), "all entries set to 0", tuple(everything), x.numel() > 1))
     return found

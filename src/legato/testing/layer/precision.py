@@ -29,7 +29,7 @@ def dtype_law(subject: Subject, tolerance: float) -> Verdict:
         gradients = backward(outputs, leaves, c)
     except Exception as error:
         return not_measured(law, f"float32 is refused: {said(error)}")
-    double = subject.run(subject.values)
+    double = subject.outputs(subject.values)
     for who, kind, found in (
         ("float64", torch.float64, double),
         ("float32", torch.float32, outputs),
@@ -42,6 +42,9 @@ def dtype_law(subject: Subject, tolerance: float) -> Verdict:
     kinds = {g.dtype for g in gradients if g is not None} - {torch.float32}
     if kinds:
         return wrong(law, f"for float32 inputs the gradient is {_name(kinds.pop())}")
+    few = _few_digits(subject)
+    if few:
+        return wrong(law, f"for float64 inputs {few} has the digits of float32 only")
     if subject.random:
         return sound(law, "float32 in, float32 out; its random numbers differ, so not its values")
     off, bound = _apart(subject, single, subject.values, tolerance)
@@ -82,6 +85,36 @@ def device_law(subject: Subject, tolerance: float) -> Verdict:
     bound = max(tolerance, 1e-6)
     words = f"CPU and GPU are {off:.1e} apart"
     return wrong(law, words, off) if not off <= bound else sound(law, words, off)
+
+
+def computes_in_float32(subject: Subject) -> bool:
+    """Whether what comes out for float64 inputs has no more digits than float32 has."""
+    near = [
+        jittered(v, 1e-2, subject.seed + 75 + i) if i in subject.moving else v
+        for i, v in enumerate(subject.values)
+    ]
+    found = subject.attempt(near)
+    return found is not None and _is_single(found)
+
+
+def _few_digits(subject: Subject) -> str:
+    if computes_in_float32(subject):
+        return "the value"
+    near = [
+        jittered(v, 1e-2, subject.seed + 75 + i) if i in subject.moving else v
+        for i, v in enumerate(subject.values)
+    ]
+    if subject.attempt(near) is None:
+        return ""
+    found = subject.slopes(near, _cotangent(subject, subject.outputs(near)))
+    return "the gradient" if _is_single(found) else ""
+
+
+def _is_single(x: Tensor) -> bool:
+    """Whether no entry needs more than float32, and not because they are as simple as 0.5."""
+    x = x[x != 0]
+    simple = x == x.bfloat16().double()
+    return len(x) > 3 and bool((x == x.float().double()).all()) and not bool(simple.any())
 
 
 def _apart(

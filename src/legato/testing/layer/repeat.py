@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato.testing.layer.calling import said
 from legato.testing.layer.elements import Elements, NoElements
 from legato.testing.layer.points import generator
 from legato.testing.layer.subject import Subject, apart, backward, filled, flat
@@ -16,7 +15,7 @@ from legato.testing.layer.verdict import Verdict, sound, wrong
 
 
 def repeat_law(subject: Subject, elements: Elements | NoElements, tolerance: float) -> Verdict:
-    """Twice the same; others in between; values changed in place; nothing remembered that is stale."""
+    """Twice the same; others in between; values changed in place; nothing stale remembered."""
     law, worst = "repeated calls", 0.0
     for check in (_twice, _others_between, _in_place, _as_if_first):
         for words, off in check(subject, elements):
@@ -109,8 +108,8 @@ def _in_place(subject: Subject, _: Any) -> Found:
             reused = list(subject.values)
             if i < subject.count:
                 reused[i] = subject.values[i].clone()
-                subject.value(reused)
                 with torch.no_grad():
+                    subject.run(reused)
                     (reused[i] if how == "in place" else reused[i].data).mul_(0.7)
             else:
                 parameter = subject.parameters[i - subject.count]
@@ -119,11 +118,15 @@ def _in_place(subject: Subject, _: Any) -> Found:
                     (parameter if how == "in place" else parameter.data).copy_(changed[i])
                 reused[i] = parameter
             yield (
-                (
-                    f"{subject.names[i]} changed {how} between two calls: the second has a stale value"
-                ),
-                apart(subject.value(reused), right),
+                f"{subject.names[i]} changed {how} between two calls: the second value is stale",
+                apart(_exactly(subject, reused), right),
             )
+
+
+def _exactly(subject: Subject, values: list[Any]) -> Tensor:
+    """The value for these very tensors, of which others would be copies."""
+    with torch.no_grad():
+        return flat(subject.run(values))
 
 
 def _as_if_first(subject: Subject, _: Any) -> Found:
@@ -138,16 +141,13 @@ def _as_if_first(subject: Subject, _: Any) -> Found:
         with subject.memory.forgotten():
             try:
                 first = subject.value(values)
-            except Exception as error:
-                said(error)  # it cannot be called as if for the first time
+            except Exception:  # it cannot be called as if for the first time
                 continue
             first_gradient = subject.slopes(values, c)
-        stale = "remembers something of an earlier call that no longer holds"
+        stale = "the layer remembers something of an earlier call that no longer holds"
+        as_first = f"than it would as the first one: {stale}"
+        yield f"a call{words} gives another value {as_first}", apart(late, first)
         yield (
-            f"a call{words} gives another value than it would as the first one: the layer {stale}",
-            apart(late, first),
-        )
-        yield (
-            f"a call{words} gives another gradient than it would as the first one: the layer {stale}",
+            f"a call{words} gives another gradient {as_first}",
             apart(late_gradient, first_gradient),
         )

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from legato.testing.layer.calling import said
+from legato.testing.layer.compare import Bounds
 from legato.testing.layer.points import generator, jittered, normal, size_of, symmetrised
 from legato.testing.layer.slopes import noise, none_refused, slopes
 from legato.testing.layer.subject import Subject, backward, filled
 from legato.testing.layer.verdict import Verdict, not_decided, not_measured, sound, wrong
 
 
-def second_law(subject: Subject, bounds: list[tuple[float, float]], tolerance: float) -> Verdict:
+def second_law(subject: Subject, bounds: Bounds, tolerance: float, first: Verdict) -> Verdict:
     """The derivative of the gradient against differences of the gradient, away from ties."""
     law = "double backward"
-    values = [
-        jittered(v, 1e-2, subject.seed + 500 + i) if i in subject.moving else v
-        for i, v in enumerate(subject.values)
-    ]
-    if subject.attempt(values) is None:
-        values = subject.values
+    if first.state == "wrong":
+        return not_measured(law, "the first derivative is wrong")
+    verdict = not_measured(law, "the layer refuses points nearby")
+    for k in range(2):
+        values = [
+            jittered(v, 1e-2, subject.seed + 500 + 50 * k + i) if i in subject.moving else v
+            for i, v in enumerate(subject.values)
+        ]
+        values = subject.values if subject.attempt(values) is None else values
+        verdict = _at(law, subject, values, bounds, tolerance)
+        if verdict.state != "not decided":
+            break
+    return verdict
+
+
+def _at(law: str, subject: Subject, values: list[Any], bounds: Bounds, tolerance: float) -> Verdict:
     at = subject.value(values)
     c = torch.randn(at.numel(), generator=generator(subject.seed + 91), dtype=torch.float64)
     c = c.to(at.device)

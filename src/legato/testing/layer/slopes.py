@@ -23,14 +23,14 @@ RATIO = 8.0
 
 @dataclass(frozen=True)
 class Slopes:
-    """For each output: the middle and half-width of what differences allow, and whether it kinks."""
+    """For each output: the middle and half-width of what differences allow, whether it kinks."""
 
     middle: Tensor
     radius: Tensor
     kink: Tensor
     sides: tuple[Tensor | None, Tensor | None]
     steps: tuple[float, ...]
-    jumps: bool = False
+    jumps: bool
 
     def against(self, cotangent: Tensor) -> tuple[float, float]:
         """Middle and half-width of the slope of ⟨cotangent, F⟩."""
@@ -73,7 +73,7 @@ def slopes(
     probe = move(1e-3 if sides[0] else -1e-3)
     change = float((probe - at).norm()) * 1e3 if probe is not None else float(at.norm())
     size = float(level.norm())
-    relative = size / max(change, size) if size > 0 else 0.0
+    relative = size / max(change, 1e-2 * float(at.norm()), size) if size > 0 else 0.0
     # The best step balances h² with noise/h.
     middle = min(max(relative ** (1 / 3), 3e-6), 3e-2)
     steps = (RATIO * middle, middle, middle / RATIO)
@@ -97,7 +97,8 @@ def slopes(
     radius = (better[0] - better[1]).abs() + 2 * errors[2]
     jumps = _grows(one, errors)
     shown = (better[1], None) if forwards is not None else (None, better[1])
-    return Slopes(better[1], radius, torch.zeros_like(at, dtype=torch.bool), shown, steps, jumps)
+    kinks = torch.zeros_like(at, dtype=torch.bool)
+    return Slopes(better[1], radius, kinks, shown, steps, jumps)
 
 
 def _two_sided(

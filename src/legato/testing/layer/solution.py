@@ -1,9 +1,9 @@
 r"""The law of solutions, where more is known of the layer than the layer itself.
 
-With a residual :math:`R(x, θ)` that vanishes at the solution (the optimality conditions, duals among
-x where they occur) the gradient of :math:`⟨c, x⟩` is known from the adjoint equation,
+With a residual :math:`R(x, θ)` that vanishes at the solution (the optimality conditions, duals
+among x where they occur) the gradient of :math:`⟨c, x⟩` is known from the adjoint equation,
 
-.. math:: \Big(\frac{∂R}{∂x}\Big)^{\!T} λ = c, \qquad \frac{d⟨c, x⟩}{dθ} = -\Big(\frac{∂R}{∂θ}\Big)^{\!T} λ.
+.. math:: (∂R/∂x)^T λ = c, \qquad d⟨c, x⟩/dθ = -(∂R/∂θ)^T λ.
 """
 
 from __future__ import annotations

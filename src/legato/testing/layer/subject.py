@@ -78,10 +78,15 @@ class Subject:
         outputs = tuple(torch.view_as_real(t) if t.is_complex() else t for t in outputs)
         return tuple(t for t in outputs if t.is_floating_point())
 
+    def outputs(self, values: Sequence[Any], seed: int | None = None) -> tuple[Tensor, ...]:
+        """The outputs without a graph, for copies: a layer may overwrite what it gets."""
+        copies = [v.detach().clone() if isinstance(v, Tensor) else v for v in values]
+        with torch.no_grad():
+            return self.run(copies, seed)
+
     def value(self, values: Sequence[Any], seed: int | None = None) -> Tensor:
         """All outputs as one vector, without a graph."""
-        with torch.no_grad():
-            return flat(self.run(values, seed))
+        return flat(self.outputs(values, seed))
 
     def attempt(self, values: Sequence[Any]) -> Tensor | None:
         """The same, or None where the layer refuses or what it gives is not finite."""
@@ -171,7 +176,7 @@ def split(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def apart(a: Tensor, b: Tensor, floor: float = 0.0) -> float:
-    """‖a − b‖ relative to the larger of the two and ``floor``; the same NaN or infinity is 0 apart."""
+    """‖a − b‖ relative to the larger of both and ``floor``; the same NaN or infinity is 0 apart."""
     if a.shape != b.shape:
         return float("inf")
     a, b = a.detach().double(), b.detach().double()
@@ -187,13 +192,12 @@ def apart(a: Tensor, b: Tensor, floor: float = 0.0) -> float:
 def first_call(subject: Subject) -> tuple[Tensor, ...]:
     """The outputs at the inputs that were given, which every law supposes to exist."""
     try:
-        with torch.no_grad():
-            outputs = subject.run(subject.values)
+        outputs = subject.outputs(subject.values)
     except Exception as error:
         raise InputError(f"The layer cannot be called with these inputs: {said(error)}") from error
     with same_random_numbers(subject.seed):
         subject.random = False
-        subject.random = draws(lambda: subject.run(subject.values))
+        subject.random = draws(lambda: subject.outputs(subject.values))
         subject.random |= subject.memory.generators_moved()
     if not outputs:
         raise InputError("The layer returns no floating-point tensor, so nothing can be checked.")

@@ -42,7 +42,7 @@ class LayerReport:
     def state(self) -> State:
         """Wrong if a law is broken, else not decided if one could not be, else sound."""
         found = {v.state for v in self.verdicts}
-        return next((s for s in ("wrong", "not decided") if s in found), "sound")  # type: ignore[return-value]
+        return next((s for s in ("wrong", "not decided") if s in found), "sound")
 
     @property
     def sound(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from legato.testing.layer.points import Direction, shown
 from legato.testing.layer.slopes import Slopes
 
 if TYPE_CHECKING:
-    from legato.testing.layer.gradient import Place
+    from legato.testing.layer.compare import Place
     from legato.testing.layer.subject import Subject
 
 
@@ -61,9 +62,7 @@ class Compared:
         )
 
 
-def describe(
-    subject: Subject, i: int, compared: list[Compared], place: Place, bounds: tuple[float, float]
-) -> str:
+def describe(subject: Subject, i: int, compared: list[Compared], place: Place) -> str:
     """One sentence on the gradient in value i."""
     name = subject.describe(i)
     bad = [c for c in compared if not c.agrees]
@@ -88,24 +87,20 @@ def _ratio(compared: list[Compared]) -> str:
     clear = [c for c in compared if c.radius <= 0.01 * abs(c.middle)]
     if len(clear) < 3:
         return ""
-    square = sum(c.middle**2 for c in clear)
+    square = sum(c.middle**2 for c in clear) or 1.0
     factor = sum(c.slope * c.middle for c in clear) / square
     rest = sum((c.slope - factor * c.middle) ** 2 for c in clear)
     if rest > 1e-6 * factor**2 * square:
         return ""
     if abs(factor + 1) < 1e-3:
         return ": the sign is wrong"
-    return (
-        f": all of it is {factor:.4g} times too large"
-        if factor > 0
-        else f": off by the factor {factor:.4g}"
-    )
+    return f": all of it is {factor:.4g} times what it should be"
 
 
 def _rearranged(compared: list[Compared], place: Place, i: int) -> str:
     """Whether the same numbers in other places would be right."""
     x = place.values[i]
-    changes = {}
+    changes: dict[str, Callable[[Tensor], Tensor]] = {}
     if x.ndim >= 2 and x.shape[-1] == x.shape[-2]:
         changes["transposed"] = lambda g: g.mT
     if x.ndim >= 1 and x.shape[-1] > 1:
@@ -128,20 +123,20 @@ def _rearranged(compared: list[Compared], place: Place, i: int) -> str:
 
 
 def _slope(gradient: Tensor, c: Compared) -> float:
-    return float((gradient * getattr(c.line, "step", c.direction.step)).sum())
+    return float((gradient * c.direction.step).sum())
 
 
 def _where(compared: list[Compared]) -> str:
     """Single entries or elements where it is wrong, if it is right in others."""
     entries = [c for c in compared if c.direction.entry is not None]
-    wrong = {c.direction.entry for c in entries if not c.agrees}
-    right = {c.direction.entry for c in entries} - wrong
+    wrong = {c.direction.entry or () for c in entries if not c.agrees}
+    right = {c.direction.entry or () for c in entries} - wrong
     if not wrong or not right:
         return ""
-    firsts = sorted({e[0] for e in wrong if e})
-    if len(next(iter(wrong)) or ()) > 1 and not set(firsts) & {e[0] for e in right if e}:
+    firsts = sorted({e[0] for e in wrong})
+    if len(next(iter(wrong))) > 1 and not set(firsts) & {e[0] for e in right}:
         return (
             f"; wrong in element{'s' if len(firsts) > 1 else ''} {', '.join(map(str, firsts))} only"
         )
-    listed = ", ".join(shown(e) for e in sorted(wrong)[:4] if e)
+    listed = ", ".join(shown(e) for e in sorted(wrong)[:4])
     return f"; of {len(wrong) + len(right)} entries tried, wrong at {listed}"
