@@ -33,7 +33,7 @@ def batch_law(
         return not_decided(
             law,
             f"{elements.why}: if the first axis is a batch, its elements see each other; "
-            "say batch=True or batch=False",
+            "say batch=True or batch=False (--batch or --no-batch)",
         )
     worst, tried = 0.0, 0
     for words, values in _batches(subject, elements):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ def check_layer(
     scale: Scale = None,
     solution: Solution = None,
     residual: Residual = None,
-    directions: int = 8,
+    directions: int | None = None,
     seed: int = 0,
 ) -> LayerReport:
     r"""Judge anybody's differentiable layer by the laws that every such layer obeys.
@@ -69,7 +70,8 @@ def check_layer(
         scale: the power b of s in F(sx) = sᵇF(x), or ((a₁, a₂, …), b) with those of the inputs.
         solution: the right output, or a function of the inputs that computes it.
         residual: a function of outputs and inputs that vanishes at a solution.
-        directions: how many single entries of each input are tried; more is slower.
+        directions: how many single entries of each input are tried: 8 if None, and fewer where a
+            call takes longer than a few milliseconds.
         seed: of directions, cotangents, and the random numbers that the layer sees.
 
     >>> report = legato.testing.check_layer(torch.nn.Softmax(-1), torch.randn(3, 4))
@@ -85,12 +87,14 @@ def check_layer(
         warnings.simplefilter("always")
         subject, notes = _prepared(function, given, seed)
         outputs = first_call(subject)
+        count, slow = _effort(subject, directions)
+        notes += slow
         limits = _limits(bounds, subject)
         elements = elements_of(subject, outputs, batch)
-        verdicts = [_law("gradient", lambda: gradient_law(subject, limits, tolerance, directions))]
+        verdicts = [_law("gradient", lambda: gradient_law(subject, limits, tolerance, count))]
         if verdicts[0].state != "wrong":  # else ties would say the same again
             verdicts.append(
-                _law("gradient at ties", lambda: ties_law(subject, limits, tolerance, directions))
+                _law("gradient at ties", lambda: ties_law(subject, limits, tolerance, count))
             )
         exact = max(tolerance, 100 * float(torch.finfo(subject.dtype).eps) ** 0.5 / 30)
         laws: dict[str, Callable[[], Verdict]] = {
@@ -110,6 +114,18 @@ def check_layer(
     kinds = sorted({w.category.__name__ for w in heard})
     notes += [f"the layer warned: {', '.join(kinds)}"] if kinds else []
     return LayerReport(_title(function), tuple(verdicts), tuple(notes))
+
+
+def _effort(subject: Subject, asked: int | None) -> tuple[int, list[str]]:
+    """How many entries to try, and a note where that is fewer because calls take long."""
+    if asked is not None:
+        return max(1, asked), []
+    start = time.perf_counter()
+    subject.outputs(subject.values)
+    took = time.perf_counter() - start
+    count = 8 if took < 5e-3 else 4 if took < 2e-2 else 2
+    words = f"a call takes {1e3 * took:.0f} ms, so {count} entries of each input were tried"
+    return count, [f"{words} (directions=)"] if count < 8 else []
 
 
 def _law(name: str, law: Callable[[], Verdict]) -> Verdict:

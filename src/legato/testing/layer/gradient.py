@@ -7,6 +7,7 @@ it; where noise hides the slopes, nothing is decided.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
     law, seen, open_ = "gradient at ties", 0, 0
     tolerance = max(tolerance, 1e-3)
     for i in subject.moving:
-        most = 4 + count // 2 if i < subject.count else 2
+        most = 2 * count if i < subject.count and count < 4 else 8 if i < subject.count else 2
         ties = tied(subject.values[i], subject.seed + 7 * i)[:most]
         for tie in ties:
             values = list(subject.values)
@@ -91,7 +92,7 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
                 continue
             if place is None:
                 continue
-            entries = [along(subject.values[i], e) for e in tie.entries]
+            entries = [along(subject.values[i], e) for e in tie.entries][: max(1, count // 2)]
             ways = [*directions(subject.values[i], 1, 0, subject.seed + 3), *entries]
             compared = [
                 c for c in compare(place, i, ways, bounds[i], tolerance)
@@ -114,7 +115,7 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
     return sound(law, f"{seen} points with ties{left}")
 
 
-def _places(subject: Subject, count: int) -> Any:
+def _places(subject: Subject, count: int) -> Iterator[tuple[str, list[Any], int, int, float]]:
     """Name, values, numbers of directions and a factor on the tolerance."""
     given = subject.values
     yield "", given, 3, count, 1.0
@@ -126,7 +127,7 @@ def _places(subject: Subject, count: int) -> Any:
     if subject.attempt(nearby) is None:  # outside the domain: keep signs and zeros
         nearby = all_moved(lambda v, i: v * (1 + 0.05 * (jittered(v, 0.5, i) - v).sign()))
     yield ", at a point nearby", nearby, 2, max(1, count // 2), 1.0
-    for factor in (0.1, 10.0):
+    for factor in (0.1, 10.0) if count > 2 else ():
         inputs = [
             v * factor if i in subject.moving and i < subject.count else v
             for i, v in enumerate(given)

@@ -21,7 +21,7 @@ def judge(
     """Whether what does not agree is wrong, left open, or allowed by a kink.
 
     One tie has two sides, and both are seen. Where many meet, some pieces of the layer may be
-    missing: then only a gradient that is steeper than all that was seen, ``steep``, is called wrong.
+    missing: then only a gradient steeper than all that was seen, ``steep``, is called wrong.
     """
     if any(not c.finite for c in bad):
         return "wrong"

@@ -45,14 +45,14 @@ def scale_law(subject: Subject, scale: Scale, tolerance: float) -> Verdict:
         tried.append(f"{s:g}")
         off = apart(there / s**result, here)
         if off > tolerance:
-            return wrong(law, f"with inputs scaled by {s:g} the value is {off:.1e} off", off)
+            return wrong(law, f"scaled by {s:g}, the value is {off:.1e} off", off)
         found = filled(subject.gradients(values, c), moving)
         for i, g, before in zip(subject.moving, found, gradients, strict=True):
             size = apart(g.double() * s ** (powers[i] - result), before.double())
             if size > tolerance:
                 return wrong(
                     law,
-                    f"with inputs scaled by {s:g} the gradient in {subject.names[i]} is {size:.1e} off",
+                    f"scaled by {s:g}, the gradient in {subject.names[i]} is {size:.1e} off",
                     size,
                 )
             off = max(off, size)

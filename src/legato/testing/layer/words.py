@@ -29,7 +29,6 @@ class Compared:
     scale: float
     line: Slopes
     tolerance: float
-    negligible: float = 0.0
 
     @property
     def finite(self) -> bool:
@@ -52,7 +51,7 @@ class Compared:
         return abs(self.slope - self.middle) / self.scale if self.scale > 0 else 0.0
 
     def resolved(self, part: float) -> bool:
-        return self.radius <= part * max(self.scale, self.negligible)
+        return self.radius <= part * self.scale
 
     def at_tie(self) -> str:
         low, high = self.middle - self.radius, self.middle + self.radius
