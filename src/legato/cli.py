@@ -1,4 +1,4 @@
-"""The command line: collects the commands of the studies, and adds the doctor."""
+"""The command line: collects the commands of the studies, adds the doctor and the referee."""
 
 from __future__ import annotations
 
@@ -146,6 +146,58 @@ def doctor(
         except (ImportError, OSError, ValueError) as error:
             fail(f"The picture could not be written to {plot}: {error}")
         say(f"Picture: {plot}")
+
+
+@app.command()
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:LAYER",
+            help="A function of tensors, a module, or a class of modules that needs no arguments.",
+        ),
+    ],
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.py:NAME",
+            help="What to call it with: a tensor, a tuple, or a function that returns them. "
+            "Without a file it is in that of the layer, where 'inputs' is looked for first.",
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="4,10", help="Normal numbers of this shape; once for each input."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of the inputs made by --shape.")] = "float64",
+    batch: Annotated[
+        bool | None,
+        typer.Option(
+            "--batch/--no-batch", help="Is the first axis a batch? Found out if not said."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Relative accuracy that the layer promises.")
+    ] = 1e-4,
+    seed: Annotated[int, typer.Option(help="Of inputs, directions and random numbers.")] = 0,
+) -> None:
+    """Say whether a differentiable layer can be trusted: 0 sound, 1 wrong, 2 not decided.
+
+    Its gradient is held against differences that look out for kinks; batches, repeated calls,
+    dtypes, memory layouts, NaN and more have laws of their own.
+    """
+    from legato.console.referee import inputs_for, layer_of, show
+    from legato.testing import check_layer
+
+    with reporting_errors("Interrupted; nothing was decided."):
+        layer = layer_of(target)
+        given = inputs_for(target, inputs, shape or [], dtype, seed)
+        try:
+            found = check_layer(layer, given, batch=batch, tolerance=tolerance, seed=seed)
+        except RecursionError as error:  # of a layer that calls itself
+            fail(f"Checking {target} raised {type(error).__name__}: {error}")
+    show(found)
+    raise typer.Exit({"sound": 0, "wrong": 1, "not decided": 2}[found.state])
 
 
 def _draw(diagnosis: Diagnosis, path: Path) -> None:

@@ -17,12 +17,8 @@ class LoadError(Exception):
 
 def load(target: str) -> Callable[..., Any]:
     """Import FILE.py of ``FILE.py:factory``; that function, or class, in it."""
-    path, separator, name = target.rpartition(":")
-    if not separator or not path or not name:
-        raise LoadError(
-            f"{target!r} does not name a function. Write FILE.py:factory, e.g. model.py:build."
-        )
-    module = _import(Path(path))
+    path, name = parts(target)
+    module = import_file(path)
     factory = getattr(module, name, None)
     if factory is None:
         known = [n for n, v in vars(module).items() if callable(v) and v.__module__ == _NAME]
@@ -31,6 +27,16 @@ def load(target: str) -> Callable[..., Any]:
     if not callable(factory):
         raise LoadError(f"{name} in {path} is a {type(factory).__name__}, not a function.")
     return factory
+
+
+def parts(target: str) -> tuple[str, str]:
+    """File and name of ``FILE.py:name``."""
+    path, separator, name = target.rpartition(":")
+    if not separator or not path or not name:
+        raise LoadError(
+            f"{target!r} does not name a function. Write FILE.py:factory, e.g. model.py:build."
+        )
+    return path, name
 
 
 def call_factory(target: str, *arguments: object) -> Any:
@@ -47,7 +53,9 @@ def call_factory(target: str, *arguments: object) -> Any:
 _NAME = "legato_doctor_target"
 
 
-def _import(path: Path) -> ModuleType:
+def import_file(file: str) -> ModuleType:
+    """The module in a file, which may import its neighbours."""
+    path = Path(file)
     if not path.is_file():
         raise LoadError(f"There is no file {path}.")
     spec = importlib.util.spec_from_file_location(_NAME, path)
