@@ -41,8 +41,8 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 
 def test_every_gallery_script_has_a_page(site):
-    scripts = sorted((ROOT / "examples" / "gallery").glob("plot_*.py"))
-    missing = [s.stem for s in scripts if not (site / "gallery" / f"{s.stem}.html").exists()]
+    scripts = sorted((ROOT / "examples" / "gallery").rglob("plot_*.py"))
+    missing = [s.stem for s in scripts if not [*(site / "gallery").rglob(f"{s.stem}.html")]]
     assert not missing
 
 
