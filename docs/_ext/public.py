@@ -43,8 +43,9 @@ def entry(module: str, name: str) -> list[str]:
         lines = [f".. autoclass:: {name}"]
         if name in OPEN:
             lines += ["   :members:"]
-        elif hasattr(thing, "forward") and hasattr(thing, "solve"):  # a layer and its full record
-            lines += ["   :members: solve"]
+        elif hasattr(thing, "forward"):  # a layer, and where there is one its full record
+            shown = [name for name in ("forward", "solve") if hasattr(thing, name)]
+            lines += [f"   :members: {', '.join(shown)}", "   :inherited-members: Module, NLLLoss"]
     elif callable(thing):
         lines = [f".. autofunction:: {name}"]
     else:
@@ -133,7 +134,9 @@ def escape(text: str) -> str:
 
 def _escape_plain(text: str) -> str:
     text = re.sub(r"([|*])", r"\\\1", text)
-    return re.sub(r"(\w)_(?![\w:])", r"\1\\_", text)  # coef_ is no reference
+    text = re.sub(r"(\w)_(?![\w:])", r"\1\\_", text)  # coef_ is no reference
+    # A_x and x_G, as one writes in plain text, have small letters on a page.
+    return re.sub(r"(?<![\w`.])([^\W\d_])_([^\W_])(?![A-Za-z0-9_])", r"\1\\ :sub:`\2`\\ ", text)
 
 
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
