@@ -43,14 +43,26 @@ def entry(module: str, name: str) -> list[str]:
         lines = [f".. autoclass:: {name}"]
         if name in OPEN:
             lines += ["   :members:"]
-        elif hasattr(thing, "forward"):  # a layer, and where there is one its full record
-            shown = [name for name in ("forward", "solve") if hasattr(thing, name)]
-            lines += [f"   :members: {', '.join(shown)}", "   :inherited-members: Module, NLLLoss"]
+        elif hasattr(thing, "forward"):  # a layer
+            lines += layer_members(thing)
     elif callable(thing):
         lines = [f".. autofunction:: {name}"]
     else:
         lines = [f".. py:data:: {name}", "", f"   {comment(module, name)}"]
     return [f".. currentmodule:: {home(module, name)}", "", *lines, ""]
+
+
+def layer_members(layer: type) -> list[str]:
+    """What one calls and reads: forward, the full record of solve, and what is the layer's own."""
+    own = [
+        name
+        for name, thing in vars(layer).items()
+        if not name.startswith("_") and getattr(thing, "__doc__", None) and name != "extra_repr"
+    ]
+    calls = [name for name in ("forward", "solve") if hasattr(layer, name)]
+    listed = [*calls, *(name for name in own if name not in calls)]
+    lines = [f"   :members: {', '.join(name for name in listed if name in own)}", ""]
+    return lines + [f"   .. automethod:: {name}" for name in calls if name not in own]
 
 
 def comment(module: str, name: str) -> str:
