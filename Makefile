@@ -70,8 +70,9 @@ stress: $(STAMP) ## Long tests in bounded time (MINUTES=10); counts go to out/st
 docs: $(STAMP) ## Build the site, the gallery included, with warnings as errors: out/docs/html
 	@$(BIN)/python docs/build.py
 
-picture: $(STAMP) ## Regenerate the README's picture, docs/readme.png
+picture: $(STAMP) ## Regenerate the pictures of README and start page, docs/{readme,start}.png
 	@$(BIN)/python examples/readme.py docs/readme.png
+	@$(BIN)/python examples/start.py docs/start.png
 
 clean: ## Remove .venv, build outputs and caches; results and other files of yours stay
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

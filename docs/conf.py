@@ -11,7 +11,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-import legato  # noqa: E402  (the path to the extensions comes first)
+import cards  # noqa: E402  (the path to the extensions comes first)
+
+import legato  # noqa: E402
 
 QUICK = os.environ.get("LEGATO_DOCS_QUICK") == "1"  # the gallery's scripts are shown, not run
 
@@ -21,6 +23,7 @@ copyright = author
 version = release = legato.__version__
 
 extensions = [
+    "cards",
     "mathml",
     "public",
     "results",
@@ -53,33 +56,34 @@ nitpick_ignore_regex = [
 ]
 
 # --- the gallery ----------------------------------------------------------------------------------
-GALLERY = ROOT / "examples" / "gallery"
-if any(GALLERY.glob("plot_*.py")):
-    extensions.append("sphinx_gallery.gen_gallery")
-    sphinx_gallery_conf = {
-        "examples_dirs": [str(GALLERY)],
-        "gallery_dirs": ["gallery"],
-        "filename_pattern": r"plot_.*\.py$",
-        "plot_gallery": "False" if QUICK else "True",
-        "abort_on_example_error": True,
-        "download_all_examples": False,
-        "remove_config_comments": True,
-        "show_memory": False,
-        "show_signature": False,
-        "min_reported_time": 1e9,
-        "image_scrapers": ("matplotlib",),
-        "thumbnail_size": (600, 260),
-        "within_subsection_order": "FileNameSortKey",
-        "write_computation_times": False,
-    }
-    if QUICK:
-        # Scripts that are not run have no picture; what sphinx-gallery says of that is no news.
-        warnings.filterwarnings("ignore", module="sphinx_gallery")
+extensions.append("sphinx_gallery.gen_gallery")
+sphinx_gallery_conf = {
+    "examples_dirs": [str(ROOT / "examples" / "gallery")],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": r"plot_.*\.py$",
+    "plot_gallery": "False" if QUICK else "True",
+    "abort_on_example_error": True,
+    "capture_repr": (),  # a page prints what it wants to be read
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "image_scrapers": (cards.scrape, "matplotlib"),  # the second closes the figure
+    "image_srcset": ["2x"],
+    "subsection_order": cards.section_order,
+    "within_subsection_order": cards.page_order,
+    "write_computation_times": False,
+}
+if QUICK:
+    # Scripts that are not run have no picture; what sphinx-gallery says of that is no news.
+    warnings.filterwarnings("ignore", module="sphinx_gallery")
 
 # --- looks ----------------------------------------------------------------------------------------
 html_theme = "pydata_sphinx_theme"
 html_title = "legato"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["style.css"]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
@@ -87,6 +91,7 @@ html_copy_source = False
 html_favicon = "_static/mark.svg"
 html_theme_options = {
     "logo": {"text": "legato", "image_light": "_static/mark.svg", "image_dark": "_static/mark.svg"},
+    "navbar_start": ["navbar-logo", "version"],
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
     "header_links_before_dropdown": 6,

@@ -37,7 +37,8 @@ def picture(names: dict, path: Path) -> None:
         for t in torch.linspace(-6, 0, 25)
     )
     uniform = names["denoise"](torch.full((2, 6, 6), single)).detach()
-    figure, axes = plt.subplots(1, 6, figsize=(15, 2.9), layout="constrained")
+    figure, grid = plt.subplots(2, 3, figsize=(8, 5.2), layout="constrained")
+    axes = [*grid.flat]
     error = float((learned - clean).square().mean())
     for axis, image, title in (
         (axes[0], clean, "truth"),
@@ -46,17 +47,17 @@ def picture(names: dict, path: Path) -> None:
         (axes[3], learned, f"learned weights, {_psnr(error):.1f} dB"),
     ):
         axis.imshow(image.numpy(), cmap="gray", vmin=-0.2, vmax=1.2)
-        axis.set_title(title, fontsize=10)
+        axis.set_title(title)
     for axis, image, title in zip(
         axes[4:], learned_weights, ("λ vertical", "λ horizontal"), strict=True
     ):
         shown = axis.imshow(image.numpy(), cmap="viridis", vmin=0, vmax=1)
-        axis.set_title(title, fontsize=10)
+        axis.set_title(title)
     figure.colorbar(shown, ax=axes[4:], shrink=0.8, extend="max")
     for axis in axes:
         axis.set_axis_off()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=150)
     plt.close(figure)
     print(f"best single weight {_psnr(best):.2f} dB, learned weights {_psnr(error):.2f} dB")
 

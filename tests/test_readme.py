@@ -30,6 +30,8 @@ def test_the_readme_program_learns_and_its_picture_is_drawn(tmp_path, monkeypatc
     assert (tmp_path / "readme.png").stat().st_size > 10_000
     single, learned = (float(w.split()[-2]) for w in capsys.readouterr().out.strip().split(","))
     assert learned > single + 0.5
+    printed = [float(n) for n in re.findall(r"([\d.]+) dB\s+with", README)]
+    assert printed == pytest.approx([single, learned], abs=0.3)
 
 
 def test_the_energies_of_the_readme_solve():
@@ -75,7 +77,39 @@ def test_the_layer_s_time_is_that_of_the_result_file():
     assert printed == f"{measured:.1f}"
 
 
+def test_the_picture_s_numbers_are_in_the_text():
+    """So that nothing is lost where pictures are not shown."""
+    picture = re.search(r'<img src="docs/readme.png"[^>]*alt="([^"]+)"', README)[1]
+    numbers = re.findall(r"[\d.]+ dB", picture)
+    assert len(numbers) == 3
+    assert all(README.replace(picture, "").count(number) for number in numbers)
+
+
+def test_formulas_need_no_renderer():
+    assert "$$" not in README
+    assert not re.search(r"\$[^$\n]+\$", README)
+
+
 def test_every_file_the_readme_points_to_exists():
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
-    assert targets
+    targets += re.findall(r'<img src="(?!https?:)([^"]+)"', README)
+    assert len(targets) > 5
     assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_outside_the_repository_no_path_is_left(monkeypatch):
+    """What a package index shows: words without an address, links and pictures with one."""
+    pytest.importorskip("hatchling", reason="builds the distributions")
+    monkeypatch.syspath_prepend(ROOT)
+    from hatch_build import outside
+
+    local = re.compile(r'\]\((?!https?:)|<img src="(?!https?:)')
+    assert local.search(README)
+    plain = outside(README, None)
+    assert not local.search(plain)
+    assert "docs/start.md" in plain
+    assert "29.9 dB" in plain
+    linked = outside(README, "https://example.org/legato/")
+    assert not local.search(linked)
+    assert 'src="https://example.org/legato/raw/main/docs/readme.png"' in linked
+    assert "(https://example.org/legato/blob/main/docs/start.md)" in linked

@@ -43,13 +43,26 @@ def entry(module: str, name: str) -> list[str]:
         lines = [f".. autoclass:: {name}"]
         if name in OPEN:
             lines += ["   :members:"]
-        elif hasattr(thing, "forward") and hasattr(thing, "solve"):  # a layer and its full record
-            lines += ["   :members: solve"]
+        elif hasattr(thing, "forward"):  # a layer
+            lines += layer_members(thing)
     elif callable(thing):
         lines = [f".. autofunction:: {name}"]
     else:
         lines = [f".. py:data:: {name}", "", f"   {comment(module, name)}"]
     return [f".. currentmodule:: {home(module, name)}", "", *lines, ""]
+
+
+def layer_members(layer: type) -> list[str]:
+    """What one calls and reads: forward, the full record of solve, and what is the layer's own."""
+    own = [
+        name
+        for name, thing in vars(layer).items()
+        if not name.startswith("_") and getattr(thing, "__doc__", None) and name != "extra_repr"
+    ]
+    calls = [name for name in ("forward", "solve") if hasattr(layer, name)]
+    listed = [*calls, *(name for name in own if name not in calls)]
+    lines = [f"   :members: {', '.join(name for name in listed if name in own)}", ""]
+    return lines + [f"   .. automethod:: {name}" for name in calls if name not in own]
 
 
 def comment(module: str, name: str) -> str:
@@ -133,7 +146,9 @@ def escape(text: str) -> str:
 
 def _escape_plain(text: str) -> str:
     text = re.sub(r"([|*])", r"\\\1", text)
-    return re.sub(r"(\w)_(?![\w:])", r"\1\\_", text)  # coef_ is no reference
+    text = re.sub(r"(\w)_(?![\w:])", r"\1\\_", text)  # coef_ is no reference
+    # A_x and x_G, as one writes in plain text, have small letters on a page.
+    return re.sub(r"(?<![\w`.])([^\W\d_])_([^\W_])(?![A-Za-z0-9_])", r"\1\\ :sub:`\2`\\ ", text)
 
 
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

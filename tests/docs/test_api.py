@@ -173,3 +173,35 @@ def test_every_name_has_its_entry(module, site):
         and not re.search(rf'id="legato\.[\w.]+\.{name}"', pages)
     ]
     assert not missing
+
+
+LAYERS = [
+    name
+    for name in public("legato.nn")
+    if inspect.isclass(getattr(legato.nn, name))
+    and issubclass(getattr(legato.nn, name), torch.nn.Module)
+]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_tells_types_shapes_and_what_it_returns(name, site):
+    """In its docstring, for ``help``, and on its page, where ``forward`` is listed too."""
+    layer = getattr(legato.nn, name)
+    text = inspect.getdoc(layer)
+    assert ">>>" in text
+    if name != "SoftmaxLoss":  # its arguments and shapes are those of torch's NLLLoss
+        arguments = text.partition("Args:\n")[2].partition("\n\n")[0]
+        listed = re.findall(r"^ {4}(\w+)(.*?):", arguments, flags=re.MULTILINE)
+        assert {found for found, _ in listed} == {*inspect.signature(layer).parameters}
+        assert not [found for found, kind in listed if "(" not in kind], "without a type"
+        assert "Shape:" in text or "shape stays" in text
+    assert layer.forward.__doc__
+    page = (site / "api" / "nn.html").read_text(encoding="utf-8")
+    assert f'id="legato.nn.{name}.forward"' in page
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in public("legato.sklearn") if hasattr(look_up("legato.sklearn", n), "fit")]
+)
+def test_an_estimator_has_an_example_of_its_own(name):
+    assert ">>>" in look_up("legato.sklearn", name).__doc__

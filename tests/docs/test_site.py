@@ -31,8 +31,9 @@ pytestmark = [
 ]
 
 VISITED = [
-    "index", "start", "guide", "mathematics", "which_gradient", "write_your_own", "upper_level",
-    "coming_from", "many_gpus", "evidence", "paper", "differences", "performance", "race",
+    "index", "start", "guide", "your_problem", "mathematics", "which_gradient", "troubleshooting",
+    "glossary", "write_your_own", "upper_level", "coming_from", "many_gpus", "about", "cite",
+    "changelog", "evidence", "paper", "differences", "performance", "race",
     "scaling", "gallery/index", "api/index", "api/functions", "api/gradients", "api/nn",
     "api/optim", "api/bilevel", "api/sklearn", "api/studies",
 ]  # fmt: skip
@@ -139,6 +140,51 @@ def test_search_finds_a_class(browser, address):
     found = browser.find_elements(By.CSS_SELECTOR, "#search-results li a")
     assert any("gradients" in (link.get_attribute("href") or "") for link in found)
     assert any("Implicit" in link.text for link in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("deblurring", "your_problem"),
+        ("slow convergence", "troubleshooting"),
+        ("isotropic", "your_problem"),
+        ("citation", "cite"),
+        ("glossary", "glossary"),
+        ("piggyback", "glossary"),
+    ],
+)
+def test_search_finds_what_newcomers_ask_for(browser, address, words, page):
+    browser.get(f"{address}search.html?q={words.replace(' ', '+')}")
+    WebDriverWait(browser, 30).until(
+        lambda b: any(
+            page in (link.get_attribute("href") or "")
+            for link in b.find_elements(By.CSS_SELECTOR, "#search-results li a")
+        )
+    )
+
+
+def test_mathematics_has_its_font(browser, address):
+    browser.get(f"{address}mathematics.html")
+    loaded = browser.execute_async_script(
+        "const done = arguments[0];"
+        "document.fonts.ready.then(() => done("
+        "  [...document.fonts].filter(f => f.family.includes('Latin Modern Math'))"
+        "    .map(f => f.status)))"
+    )
+    assert loaded == ["loaded"]
+
+
+def test_the_column_that_says_what_went_wrong_is_in_sight(browser, address):
+    """On the race's page, in a window of ordinary width and without scrolling a table."""
+    browser.get(f"{address}race.html")
+    places = browser.execute_script(
+        "return [...document.querySelectorAll('article table')].map(t => ["
+        "  t.getBoundingClientRect().right,"
+        "  [...t.querySelectorAll('th')].find(h => h.textContent.trim() == 'says')"
+        "    .getBoundingClientRect().right])"
+    )
+    assert len(places) > 5
+    assert all(says <= table for table, says in places)
 
 
 def test_readable_on_a_telephone(browser, address):

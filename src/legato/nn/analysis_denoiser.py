@@ -41,7 +41,12 @@ _KEY = "legato_analysis_denoiser"
 
 @dataclass
 class AnalysisDenoiserOutput(LayerOutput):
-    """What :meth:`AnalysisDenoiser.solve` returns: x, and y = p (B, K, H, W) with |p_k| ≤ λ_k."""
+    """What :meth:`AnalysisDenoiser.solve` returns: x, and y = p (B, K, H, W) with |p_k| ≤ λ_k.
+
+    >>> record = AnalysisDenoiser(filters=8, size=3, iterations=20).solve(torch.rand(1, 1, 8, 8))
+    >>> record.x.shape, record.y.shape, record.gap.shape
+    (torch.Size([1, 1, 8, 8]), torch.Size([1, 8, 8, 8]), torch.Size([1]))
+    """
 
     image: Tensor
 
@@ -85,6 +90,11 @@ class AnalysisDenoiser(SolverLayer):
         Tensor: x (B, C, H, W).
 
     Reference: Peyré and Fadili (2011); Chen, Ranftl, Pock (2014).
+
+    >>> denoiser = AnalysisDenoiser(filters=8, size=3, iterations=20)
+    >>> clean = denoiser(torch.rand(1, 1, 16, 16))
+    >>> clean.shape, denoiser.filters.shape
+    (torch.Size([1, 1, 16, 16]), torch.Size([8, 1, 3, 3]))
     """
 
     def __init__(
@@ -158,6 +168,16 @@ class AnalysisDenoiser(SolverLayer):
         )
 
     def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
+        """Denoise images.
+
+        Args:
+            image (Tensor): y (B, C, H, W).
+            sigma (Tensor or float, optional): the noise's standard deviation, a number or (B,), for
+                a layer that is ``conditioned``. Default: None, estimated
+
+        Returns:
+            Tensor: x, like the image.
+        """
         return self.solve(image, sigma).x
 
     def solve(

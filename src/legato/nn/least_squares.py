@@ -67,6 +67,15 @@ class _ConstrainedLeastSquares(SolverLayer):
         return f"geometry={self.geometry!r}, {self._settings()}"
 
     def forward(self, operator: Operator | Tensor, data: Tensor) -> Tensor:
+        """Solve for x.
+
+        Args:
+            operator (Operator or Tensor): A, a matrix (…, m, n) or any operator.
+            data (Tensor): b (…, m).
+
+        Returns:
+            Tensor: x (…, n).
+        """
         return self.solve(operator, data).x
 
     def solve(
@@ -207,10 +216,20 @@ class SimplexLeastSquares(_ConstrainedLeastSquares):
     In spectral unmixing the columns of A are spectra of pure materials and x their abundances.
 
     Args:
-        iterations, geometry, tol, gradient: those of :class:`NonNegativeLeastSquares`, except that
-            ``Entropy()`` takes exponentiated-gradient steps of constant size.
+        iterations (int): steps, at most. Default: 200
+        geometry (Geometry, optional): ``Euclidean()`` takes projected, accelerated steps;
+            ``Entropy()`` exponentiated-gradient steps of constant size. Default: ``Euclidean()``
+        tol (float, optional): stop once the residual is at most this; a warning says where
+            ``iterations`` do not reach it. Default: None, all iterations
+        gradient (GradientStrategy, optional): how to differentiate. Default: ``Unroll()``
 
-    Shapes are those of :class:`NonNegativeLeastSquares` too.
+    Shape:
+        - operator A: a matrix (…, m, n), or any :class:`~legato.Operator`
+        - data b: (…, m)
+
+    Returns:
+        Tensor: x (…, n).
+
     Reference: Heinz and Chang (2001); Kivinen and Warmuth (1997).
 
     >>> SimplexLeastSquares()(torch.eye(2), torch.tensor([1.0, 0.5]))

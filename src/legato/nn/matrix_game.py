@@ -98,6 +98,15 @@ class MatrixGame(SolverLayer):
         return f"epsilon={self.epsilon}, average={self.average}, {self._settings()}"
 
     def forward(self, payoffs: Tensor) -> tuple[Tensor, Tensor]:
+        """Play the game.
+
+        Args:
+            payoffs (Tensor): A (…, m, n), what the row player pays to the column player.
+
+        Returns:
+            tuple[Tensor, Tensor]: the strategies x (…, m) of the row player and y (…, n) of the
+            column player.
+        """
         done = self.solve(payoffs)
         assert done.y is not None
         return done.x, done.y

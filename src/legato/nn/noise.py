@@ -26,9 +26,20 @@ def noise_level(image: Tensor) -> Tensor:
 
     N is the difference of two Laplacians, blind to edges along the axes and to what is bilinear.
     Texture is left out by taking the median over the flattest quarter of the image; a smooth image
-    without noise gives zero. ``image`` is (B, C, H, W), at least 3×3; all channels count together.
+    without noise gives zero.
+
+    Args:
+        image (Tensor): (B, C, H, W), at least 3×3; all channels count together.
+
+    Returns:
+        Tensor: σ (B,).
+
     Reference: Immerkær (1996); Donoho and Johnstone (1994) for the median; Tai and Yang (2008) for
     leaving out what is not flat.
+
+    >>> noisy = 0.5 + 0.1 * torch.randn(2, 1, 64, 64)
+    >>> noise_level(noisy).round(decimals=1)
+    tensor([0.1000, 0.1000])
     """
     require_image(image, volumes=False)
     if min(image.shape[-2:]) < 3:

@@ -22,9 +22,11 @@ class UniformWeights(nn.Module):
     Reference: Section 8 of Ochs et al. (2016).
 
     Args:
-        beta: the weight to start from.
+        beta (float): the weight to start from. Default: 1
 
-    Returns a tensor of shape (1, 1, 1, 1, 1), whatever image and features are.
+    Shape:
+        - image and features: anything, they are not looked at.
+        - output: (1, 1, 1, 1, 1), which fits all images.
 
     >>> UniformWeights(0.5)(torch.rand(2, 3, 8, 8)).item()
     0.5
@@ -37,6 +39,7 @@ class UniformWeights(nn.Module):
         self.log_beta = nn.Parameter(torch.tensor(math.log(beta)))
 
     def forward(self, image: Tensor, features: Sequence[Tensor] = ()) -> Tensor:
+        """β, as weights for :class:`Potts`."""
         return self.log_beta.exp().expand(1, 1, 1, 1, 1)
 
 
@@ -49,14 +52,16 @@ class ContrastWeights(nn.Module):
     Reference: Boykov and Jolly (2001); Section 8 of Ochs et al. (2016).
 
     Args:
-        beta: strength β to start from.
-        kappa: sharpness κ to start from.
-        epsilon: share of the strength that stays across the sharpest edge, in [0, 1].
-        neighbours: 4 (differences along the axes) or 8 (along diagonals too, in the plane).
+        beta (float): strength β to start from. Default: 1
+        kappa (float): sharpness κ to start from. Default: 10
+        epsilon (float): share of the strength that stays across the sharpest edge, in [0, 1].
+            Default: 0.1
+        neighbours (int): 4 (differences along the axes) or 8 (along diagonals too, in the plane).
+            Default: 4
 
     Shape:
-        image (B, C, *spatial) to weights (B, 1, E, *spatial), for E directions; features are not
-        looked at.
+        - image: (B, C, *spatial). Features are not looked at.
+        - output: weights (B, 1, E, *spatial), for E directions.
 
     >>> ContrastWeights()(torch.rand(1, 3, 8, 8)).shape
     torch.Size([1, 1, 2, 8, 8])
@@ -85,6 +90,7 @@ class ContrastWeights(nn.Module):
         return F.softplus(self.raw_kappa)
 
     def forward(self, image: Tensor, features: Sequence[Tensor] = ()) -> Tensor:
+        """Weights (B, 1, E, *spatial) of an image (B, C, *spatial)."""
         if image.ndim < 4:
             raise InputError(f"image must have shape (B, C, *spatial), not {tuple(image.shape)}.")
         directions = offsets(image.ndim - 2, self.neighbours)
@@ -103,12 +109,13 @@ class FineFeatures(nn.Module):
     convolutions. Reference: Xie and Tu, Holistically-nested edge detection (ICCV 2015).
 
     Args:
-        channels: of each feature map, in their order.
-        hidden: channels of H.
+        channels (Sequence[int]): of each feature map, in their order.
+        hidden (int): channels of H. Default: 32
 
     Shape:
-        image (B, 3, H, W) and features (B, C_s, h, w), of strides that are powers of two with
-        sizes rounded up, to (B, hidden, H, W).
+        - image: (B, 3, H, W).
+        - features: (B, C_s, h, w) each, of strides that are powers of two with sizes rounded up.
+        - output: (B, hidden, H, W).
 
     >>> features = torch.rand(1, 4, 8, 8), torch.rand(1, 6, 4, 4)
     >>> FineFeatures((4, 6), hidden=5)(torch.rand(1, 3, 8, 8), features).shape
@@ -123,6 +130,7 @@ class FineFeatures(nn.Module):
         self.mix = nn.Conv2d(hidden, hidden, 3, padding=1)
 
     def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
+        """H (B, hidden, H, W) of an image and a network's feature maps."""
         if len(features) + 1 != len(self.project):
             raise InputError(
                 f"This model was made for {len(self.project) - 1} feature maps, but the network "
@@ -154,15 +162,16 @@ class LearnedEdges(nn.Module):
     :class:`GlobalLayer`. Reference: Zheng et al. (2015), end-to-end learned pairwise terms.
 
     Args:
-        channels: of each feature map of the network, in their order.
-        classes: number of labels, or 1 for weights that all labels share.
-        neighbours: 4 or 8.
-        hidden: channels of H.
-        initial: the weight to start from, the same everywhere.
+        channels (Sequence[int]): of each feature map of the network, in their order.
+        classes (int): number of labels, or 1 for weights that all labels share.
+        neighbours (int): 4 or 8. Default: 4
+        hidden (int): channels of H. Default: 32
+        initial (float): the weight to start from, the same everywhere. Default: 0.5
 
     Shape:
-        image (B, 3, H, W) and features to weights (B, classes, E, H, W), in float32 or float64
-        under autocast too.
+        - image: (B, 3, H, W).
+        - features: those of :class:`FineFeatures`.
+        - output: weights (B, classes, E, H, W), in float32 or float64 under autocast too.
 
     >>> LearnedEdges((4,), classes=3)(torch.rand(1, 3, 8, 8), [torch.rand(1, 4, 4, 4)]).shape
     torch.Size([1, 3, 2, 8, 8])
@@ -188,6 +197,7 @@ class LearnedEdges(nn.Module):
         nn.init.constant_(self.head.bias, math.log(initial / (1 - initial)))
 
     def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
+        """Weights (B, classes, E, H, W) of an image and a network's feature maps."""
         raw = _full_precision(self.head(self.fine(image, features)))
         return torch.sigmoid(raw).unflatten(1, (self.classes, self.directions))
 
@@ -199,8 +209,8 @@ class Scale(nn.Module):
     that is where it starts. The shape stays. Reference: Section 8.3 of Ochs et al. (2016).
 
     Args:
-        iterations: N of the Potts layer that follows.
-        tau: its primal step.
+        iterations (int): N of the Potts layer that follows. Default: 100
+        tau (float): its primal step. Default: 1/√8
 
     >>> Scale(1, tau=1.0)(torch.tensor([5.0, -5.0])).tolist()
     [-5.0, 5.0]
@@ -217,6 +227,7 @@ class Scale(nn.Module):
         return self.log_scale.exp()
 
     def forward(self, logits: Tensor) -> Tensor:
+        """Costs −s · logits, of the same shape."""
         return -self.scale * logits
 
 
@@ -230,21 +241,24 @@ class GlobalLayer(nn.Module):
     Reference: Section 8 of Ochs et al. (2016).
 
     Args:
-        weights: a module such as :class:`LearnedEdges`; ``weights(image, features)`` returns W, of
-            axes (B, L, E, H, W) or one.
-        iterations: of the solver.
-        neighbours: 4 or 8.
-        balance: ratio r of the solver's steps, τ = r/‖K‖ and σ = 1/(r‖K‖).
-        largest: a bound on W, which fixes the steps; by default they follow the largest weight of
-            each batch.
-        average: return the mean of the iterates, not the last one.
-        gradient: how to differentiate (default: ``Unroll()``).
-        kernel: as of :class:`Potts`.
+        weights (Module): one such as :class:`LearnedEdges`; ``weights(image, features)`` returns W
+            (B, L, E, H, W), with axes of size one where it does not vary.
+        iterations (int): of the solver. Default: 100
+        neighbours (int): 4 or 8. Default: 4
+        balance (float): ratio r of the solver's steps, τ = r/‖K‖ and σ = 1/(r‖K‖). Default: 5
+        largest (float, optional): a bound on W, which fixes the steps. Default: None, they follow
+            the largest weight of each batch
+        average (bool): return the mean of the iterates, not the last one. Default: False
+        gradient (GradientStrategy, optional): how to differentiate. Default: ``Unroll()``
+        kernel (str, optional): as of :class:`Potts`.
 
     Shape:
-        logits (B, L, H, W), image (B, C, H, W), features as the weights need them, inside (B, H, W)
-        bool, to log-probabilities (B, L, H, W). Pixels where ``inside`` is False, as where a batch
-        was padded, are cut off: no weight crosses into them.
+        - logits: (B, L, H, W).
+        - image: (B, C, H, W).
+        - features: as the weights need them.
+        - inside: (B, H, W) bool. Pixels where it is False, as where a batch was padded, are cut
+          off: no weight crosses into them.
+        - output: log-probabilities (B, L, H, W).
 
     >>> layer = GlobalLayer(ContrastWeights(), iterations=20)
     >>> found = layer(torch.randn(1, 3, 8, 8), torch.rand(1, 3, 8, 8))
@@ -287,6 +301,14 @@ class GlobalLayer(nn.Module):
         features: Sequence[Tensor] = (),
         inside: Tensor | None = None,
     ) -> Tensor:
+        """Log-probabilities (B, L, H, W) of logits (B, L, H, W).
+
+        Args:
+            logits (Tensor): scores of the labels.
+            image (Tensor): (B, C, H, W), for the weights.
+            features (Sequence[Tensor]): feature maps, for the weights that look at them.
+            inside (Tensor, optional): (B, H, W) bool, False where a batch was padded.
+        """
         weights = self.weights(image, features)
         if inside is not None:
             weights = weights * self._crossings(inside)
@@ -321,6 +343,7 @@ class SoftmaxLoss(nn.NLLLoss):
     """
 
     def forward(self, log_probabilities: Tensor, target: Tensor) -> Tensor:
+        """The loss of log-probabilities (B, L, *spatial) and labels (B, *spatial)."""
         return super().forward(log_probabilities.exp().log_softmax(1), target)
 
 

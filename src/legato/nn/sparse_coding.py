@@ -143,6 +143,14 @@ class SparseCoding(SolverLayer):
         )
 
     def forward(self, signals: Tensor) -> Tensor:
+        """Code signals.
+
+        Args:
+            signals (Tensor): y (…, features).
+
+        Returns:
+            Tensor: the codes z (…, atoms).
+        """
         return self.solve(signals).x
 
     def solve(self, signals: Tensor, x0: Any = None) -> SparseCodingOutput:

@@ -67,6 +67,16 @@ class LassoBilevel(_Regression, FeaturePenalties):
     ----------
     [coefficients]
     [attributes]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 6))
+    >>> y = X[:, 0] - X[:, 1] + 0.3 * rng.standard_normal(80)
+    >>> model = LassoBilevel(cv=3).fit(X, y)
+    >>> model.alpha_ > 0, model.score(X, y) > 0.9
+    (True, True)
     """
 
 
@@ -93,6 +103,16 @@ class ElasticNetBilevel(_Regression, FeaturePenalties):
     l1_ratio_ : float
         The chosen share, where it is tuned.
     [attributes]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 6))
+    >>> y = X[:, 0] - X[:, 1] + 0.3 * rng.standard_normal(80)
+    >>> model = ElasticNetBilevel(l1_ratio=0.9, cv=3).fit(X, y)
+    >>> model.coef_.shape, model.score(X, y) > 0.9
+    ((6,), True)
     """
 
     l1_ratio: float | None = 0.5
@@ -127,6 +147,16 @@ class GroupLassoBilevel(_Regression, BilevelLinearModel):
     ----------
     [coefficients]
     [attributes]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 6))
+    >>> y = X[:, 0] - X[:, 1] + 0.3 * rng.standard_normal(80)
+    >>> model = GroupLassoBilevel(groups=[0, 0, 1, 1, 2, 2], cv=3).fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
     """
 
     per_group: bool = False
@@ -172,6 +202,16 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
     intercept_ : ndarray of shape (1,)
         Its intercept.
     [attributes]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 6))
+    >>> y = X[:, 0] - X[:, 1] + 0.3 * rng.standard_normal(80) > 0
+    >>> model = LogisticBilevel(cv=3).fit(X, y)
+    >>> model.score(X, y) > 0.8
+    True
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

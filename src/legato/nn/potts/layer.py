@@ -43,9 +43,15 @@ LONG_SOLVE = 200
 
 
 class PottsState(NamedTuple):
-    """Mirror variables to start another solve from: a (B, L, *spatial), b (B, L, E, *spatial).
+    """Mirror variables to start another solve from.
 
-    u = softmax(a) over the labels and p = tanh(b).
+    Attributes:
+        mirror: a (B, L, *spatial); u = softmax(a) over the labels.
+        dual: b (B, L, E, *spatial), for E directions; p = tanh(b).
+
+    >>> state = Potts(iterations=20).solve(torch.randn(1, 3, 8, 8)).state
+    >>> state.mirror.shape, state.dual.shape
+    (torch.Size([1, 3, 8, 8]), torch.Size([1, 3, 2, 8, 8]))
     """
 
     mirror: Tensor
@@ -56,9 +62,18 @@ class PottsState(NamedTuple):
 class PottsOutput:
     """What :meth:`Potts.solve` returns; everything is attached to the graph but the gap.
 
-    ``x`` is u, the last or the averaged iterate; ``state`` starts another solve; ``kernel`` names
-    the implementation that ran. The other fields are the data of the ``problem`` that was solved.
     What not everybody needs is computed when it is asked for.
+
+    Attributes:
+        x: u (B, L, *spatial), probabilities: the last iterate, or the mean of all.
+        state: starts another solve.
+        kernel: the implementation that ran.
+        cost, weights, directions, epsilon: the data of the ``problem`` that was solved.
+        averaged: the number of iterates in the mean, if there was one.
+
+    >>> output = Potts(iterations=20).solve(torch.randn(1, 3, 8, 8), 0.5)
+    >>> output.x.shape, output.gap.shape
+    (torch.Size([1, 3, 8, 8]), torch.Size([1]))
     """
 
     x: Tensor
@@ -115,38 +130,45 @@ class Potts(nn.Module):
 
     .. math:: \min_{u ∈ Δ}\; ⟨c, u⟩ + ‖W∇u‖₁ \;(+\, ε \textstyle\sum u \log u)
 
-    It is a log-softmax that knows its neighbours: :class:`torch.nn.NLLLoss` follows it, and weights
-    of zero give log_softmax(−Nτc) for ε = 0 and the last iterate. The steps are τ = r/‖K‖ and
-    σ = 1/(r‖K‖); ‖K‖ comes from the largest weight of the batch, and its own dependence on the
-    weights is not differentiated: the gradient is that of the iteration with these steps held
-    fixed. Give ``tau`` and ``sigma`` where a result must not depend on the other images of a batch.
+    It is a log-softmax that knows its neighbours: :class:`torch.nn.NLLLoss` follows it. A cost c is
+    a *negative* score: the cheapest label wins unless its neighbours disagree. Weights W say what
+    it costs that neighbours differ; with weights of zero (ε = 0, the last iterate) the layer is
+    log_softmax(−Nτc).
+
+    The steps are τ = r/‖K‖ and σ = 1/(r‖K‖), where ‖K‖ follows from the largest weight of the
+    batch; they are held fixed in the derivative. Give ``tau`` and ``sigma`` where a result must not
+    depend on the other images of a batch.
 
     Args:
-        iterations (int): N, of the Bregman primal–dual method. Default: 100.
-        balance (float): r > 0, of primal to dual steps. Default: 1.
-        learn_balance (bool): makes r a parameter. Default: False.
-        tau (float, optional): fixed primal step; with ``sigma``, instead of ``balance``.
-        sigma (float, optional): fixed dual step.
-        neighbours (int): 4 couples along the axes, 8 along the diagonals of the plane as well.
-            Default: 4.
-        average (bool): takes the mean of all iterates instead of the last. Default: False.
-        epsilon (float): ε ≥ 0, of the entropy. Default: 0.
+        iterations (int): N, of the Bregman primal–dual method. Default: 100
+        balance (float): r > 0, the ratio of primal to dual steps. Default: 1
+        learn_balance (bool): make r a parameter. Default: False
+        tau (float, optional): a fixed primal step; with ``sigma``, instead of ``balance``
+        sigma (float, optional): a fixed dual step
+        neighbours (int): 4 couples pixels along the axes, 8 along the diagonals of the plane as
+            well. Default: 4
+        average (bool): return the mean of all iterates instead of the last. Default: False
+        epsilon (float): ε ≥ 0, the weight of the entropy. Default: 0
         gradient (GradientStrategy, optional): ``Unroll()`` (``last``, ``checkpoint``) or, with
-            ε > 0, any of the fixed-point family. Default: ``Unroll()``.
-        kernel (str, optional): overrides the choice among "triton", "numba" and "reference".
+            ε > 0, any of the fixed-point family. Default: ``Unroll()``
+        kernel (str, optional): "triton", "numba" or "reference". Default: None, the fastest that
+            there is for the device; all compute the same, and "reference", plain torch, is slow
 
     Shape:
-        - cost: (B, L, H, W) or (B, L, D, H, W), float32 or float64 (under autocast too), with its
-          largest entry between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or zero.
-        - weights: a scalar, or a tensor whose axes are those of (B, L, E, *spatial), for E
-          directions, or one; at most as large. Default: 1.
+        - cost: (B, L, H, W) or (B, L, D, H, W) for L labels, float32 or float64. Its largest entry
+          lies between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or is zero.
+        - weights: a number, or a tensor that broadcasts to (B, L, E, H, W): each axis has its full
+          size or size one. E counts the directions: 2 in the plane (down, right), 3 in space, 4 for
+          ``neighbours=8``. Default: 1.
         - output: like the cost.
 
     Reference: Section 8 of Ochs et al. (2016).
 
-    >>> cost, labels = torch.randn(2, 3, 8, 9), torch.zeros(2, 8, 9, dtype=torch.long)
-    >>> log_probabilities = lg.nn.Potts(iterations=20)(cost, 0.5)
+    >>> scores, labels = torch.randn(2, 3, 8, 9), torch.zeros(2, 8, 9, dtype=torch.long)
+    >>> log_probabilities = Potts(iterations=20)(-scores, 0.5)  # cost = −score
     >>> loss = torch.nn.functional.nll_loss(log_probabilities, labels)
+    >>> log_probabilities.shape
+    torch.Size([2, 3, 8, 9])
     """
 
     log_balance: Tensor
@@ -215,7 +237,16 @@ class Potts(nn.Module):
         )
 
     def forward(self, cost: Tensor, weights: Tensor | float | None = None) -> Tensor:
-        """log u, whose exponentials sum to one over the labels."""
+        """Segment: costs of labels to log-probabilities.
+
+        Args:
+            cost (Tensor): c (B, L, *spatial), negative scores.
+            weights (Tensor or float, optional): W ≥ 0, one number or (B, L, E, *spatial) with axes
+                of size one where it does not vary. Default: 1
+
+        Returns:
+            Tensor: log u, like the cost; its exponentials sum to one over the labels.
+        """
         output = self.solve(cost, weights)
         with full_precision():
             return output.log_probabilities
@@ -223,7 +254,13 @@ class Potts(nn.Module):
     def solve(
         self, cost: Tensor, weights: Tensor | float | None = None, state: PottsState | None = None
     ) -> PottsOutput:
-        """The full record of a solve, from zero or from the ``state`` of an earlier one.
+        """The full record of a solve.
+
+        Args:
+            cost (Tensor): as of :meth:`forward`.
+            weights (Tensor or float, optional): as of :meth:`forward`.
+            state (PottsState, optional): where to start, the state of an earlier solve. Default:
+                zero, where all labels are equally probable
 
         Returns:
             PottsOutput: x (u), y (p), log_probabilities, state, gap, energy, problem, kernel.

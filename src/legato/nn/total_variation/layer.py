@@ -39,9 +39,15 @@ from legato.problems import Saddle
 class TotalVariationOutput:
     """What :meth:`TotalVariation.solve` returns; all but the gap is attached to the graph.
 
-    ``x`` is u, the last iterate; ``y`` is p (B, C, E, *spatial), with u = y − ∇ᵀp, which also
-    starts another solve; ``kernel`` names the implementation that ran. The other fields are the
-    data of the ``problem`` that was solved.
+    Attributes:
+        x: u (B, C, *spatial), the last iterate.
+        y: p (B, C, E, *spatial), the dual variable, with u = y − ∇ᵀp; starts another solve.
+        kernel: the implementation that ran.
+        image, weight, coupling: the data of the ``problem`` that was solved.
+
+    >>> output = TotalVariation(iterations=50).solve(torch.rand(1, 1, 8, 8), 0.1)
+    >>> output.x.shape, output.y.shape, bool(output.gap < 1e-2)
+    (torch.Size([1, 1, 8, 8]), torch.Size([1, 1, 2, 8, 8]), True)
     """
 
     x: Tensor
@@ -79,32 +85,44 @@ class TotalVariation(nn.Module):
 
     .. math:: u = \arg\min_u\; \tfrac12‖u − y‖² + \textstyle\sum λ\,|∇u|
 
-    The last iterate of FISTA on the dual is returned; its momentum starts anew every 400
+    The last iterate of FISTA on the dual problem is returned; its momentum starts anew every 400
     iterations. With ``Unroll`` gradients are those of that iterate, with the fixed-point family
     those of the solution. Over many hundred iterations, the more so in float32, rounding may spoil
     the former, which is warned about where it shows; then take ``Implicit(CG())``.
 
     Args:
-        iterations (int): of FISTA on the dual. Default: 100.
-        isotropic (bool): takes the Euclidean norm of ∇u at each pixel, else the sum of absolute
-            differences, which favours the axes. Default: True.
-        joint_channels (bool): takes the norm over the channels as well, so that their edges
-            coincide; else they are denoised one by one. Default: False.
+        iterations (int): of FISTA. Default: 100
+        isotropic (bool): take the Euclidean norm of ∇u at each pixel; else the sum of absolute
+            differences, which favours edges along the axes. Default: True
+        joint_channels (bool): take the norm over the channels as well, so that their edges
+            coincide; else channels are denoised one by one. Default: False
         gradient (GradientStrategy, optional): ``Unroll()`` (``last``, ``checkpoint``) or any of the
-            fixed-point family. Default: ``Unroll()``.
-        kernel (str, optional): overrides the choice among "triton", "numba" and "reference".
+            fixed-point family. Default: ``Unroll()``
+        kernel (str, optional): "triton", "numba" or "reference". Default: None, the fastest that
+            there is for the device; all compute the same, and "reference", plain torch, is slow
 
     Shape:
-        - image: y, (B, C, H, W) or (B, C, D, H, W), float32 or float64, with its largest entry
-          between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or zero.
-        - weight: λ ≥ 0, a number, one per image (B,), or a tensor whose axes are those of the
-          image, or of (B, C, E, *spatial) for E directions, or one; at most as large. Along the
-          axes of a Euclidean norm its size is one.
+        - image: y, (B, C, H, W) or (B, C, D, H, W), float32 or float64. Its largest entry lies
+          between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or is zero.
+        - weight: λ ≥ 0 as
+
+          - a number;
+          - one number for each image, (B,);
+          - one for each pixel, (B, C, H, W), each axis at its full size or at size one;
+          - one for each pixel and direction, (B, C, E, H, W) likewise, with E = 2 in the plane
+            (down, right) and 3 in space.
+
+          Where a norm joins directions (``isotropic``) or channels (``joint_channels``) they share
+          one weight, and that axis has size one.
         - output: u, like the image.
 
     Reference: Rudin, Osher, Fatemi (1992); Beck and Teboulle (2009).
 
-    >>> clean = lg.nn.TotalVariation(iterations=50)(torch.rand(1, 3, 16, 16), 0.1)
+    >>> noisy, weight = torch.rand(1, 3, 16, 16), torch.tensor(0.1, requires_grad=True)
+    >>> clean = TotalVariation(iterations=50)(noisy, weight)
+    >>> clean.var().backward()
+    >>> bool(weight.grad < 0)  # the more weight, the less varies
+    True
     """
 
     def __init__(
@@ -132,13 +150,26 @@ class TotalVariation(nn.Module):
         )
 
     def forward(self, image: Tensor, weight: Tensor | float) -> Tensor:
-        """u, the denoised image."""
+        """Denoise images.
+
+        Args:
+            image (Tensor): y (B, C, *spatial).
+            weight (Tensor or float): λ ≥ 0, in one of the forms above.
+
+        Returns:
+            Tensor: u, like the image.
+        """
         return self.solve(image, weight).x
 
     def solve(
         self, image: Tensor, weight: Tensor | float, dual: Tensor | None = None
     ) -> TotalVariationOutput:
-        """The full record of a solve, from zero or from the ``y`` of an earlier one.
+        """The full record of a solve.
+
+        Args:
+            image (Tensor): as of :meth:`forward`.
+            weight (Tensor or float): as of :meth:`forward`.
+            dual (Tensor, optional): where to start, the ``y`` of an earlier solve. Default: zero
 
         Returns:
             TotalVariationOutput: x (u), y (p), gap, energy, problem, kernel.

@@ -2,9 +2,11 @@ r"""
 The last iterate or the average of all?
 =======================================
 
-For the primal–dual algorithm theory promises a gap of order 1/N for the *average* of the iterates.
-The last iterate is promised little, and often does better. Whether it does depends on the problem:
-a game that is curved nowhere, and a denoising problem that is strongly convex.
+Theory speaks of the average of the iterates; the last one is often better, but not always.
+
+For the primal–dual algorithm theory promises a gap of order 1/N for the average. The last iterate
+is promised little. Two problems: a game that is curved nowhere, and a denoising problem that is
+strongly convex.
 """
 
 import matplotlib.pyplot as plt
@@ -34,7 +36,7 @@ def gaps(energy, start, average, **options):
 
 # %%
 # The solution of the same energy, passed as ``x0``, goes on where it stopped, averages included.
-figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
 cases = (("a matrix game", game, torch.full((15,), 1 / 15).double(), entropic),
          ("denoising", denoising, noisy, {}))  # fmt: skip
 results = {}
@@ -48,6 +50,7 @@ for axis, (title, energy, start, options) in zip(axes, cases, strict=False):
 axes[0].legend()
 axes[2].plot(noisy, ".", color="0.7")
 axes[2].plot(solution.x, label="average of 1024")
+axes[2].set(title="denoising, solved", xlabel="place", ylabel="value")
 axes[2].legend()
 
 # %%

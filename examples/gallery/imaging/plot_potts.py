@@ -2,8 +2,9 @@ r"""
 A segmentation layer after a small network
 ==========================================
 
-A network looks at a few pixels and guesses; neighbours should agree unless there is an edge. The
-layer solves the Potts problem with costs c = −score: a label that the network likes is cheap.
+A network guesses pixel by pixel; the layer makes neighbours agree unless there is an edge.
+
+It solves the Potts problem with costs c = −score: a label that the network likes is cheap.
 
 .. math:: \min_{u ∈ Δ}\; ⟨c, u⟩ + ‖W∇u‖₁
 
@@ -36,7 +37,7 @@ class Segmenter(nn.Module):
         super().__init__()
         self.scores = nn.Conv2d(3, 3, 3, padding=1)
         self.weights = ContrastWeights(beta=0.5, kappa=2.0)
-        self.layer = Potts(iterations=40, kernel="reference") if layer else None
+        self.layer = Potts(iterations=40) if layer else None
 
     def forward(self, image):
         scores = self.scores(image)
@@ -64,7 +65,7 @@ for name, layer in (("network", False), ("network + Potts", True)):
 
 # %%
 # On forty new pictures.
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained")
+figure, axes = plt.subplots(1, 4, figsize=(10, 3), layout="constrained")
 shown = {"image": images[0].permute(1, 2, 0).clamp(0, 1), "truth": labels[0]}
 shown |= {f"{name}, {accuracy[name]:.1%}": guess[0] for name, guess in guesses.items()}
 for axis, (name, image) in zip(axes, shown.items(), strict=True):

@@ -2,6 +2,8 @@ r"""
 Few iterations are a smoothing
 ==============================
 
+A few steps give a slope to learn from, where the solution itself only jumps.
+
 .. math:: x^*(θ) = \arg\min_{x ∈ [0, 1]} θx
 
 jumps from 1 to 0 at θ = 0, where every x is a solution: there is no derivative to learn from. But n
@@ -29,7 +31,7 @@ def solve(iterations, step=0.5):
 # The slope of the loss (x − 1)², by differentiating the iterations. At θ = 1 the solution is 0
 # and wants to be 1, so θ should fall. With few iterations that can be seen from afar; with many,
 # all slope gathers at the jump, and an optimiser that stands elsewhere gets no sign at all.
-figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
 at_one, steepest = {}, {}
 for n in (2, 8, 32, 128):
     x = solve(n)[:, 0]

@@ -2,8 +2,10 @@ r"""
 Write your own algorithm
 ========================
 
-An algorithm is a map on states, and every gradient strategy can differentiate it. Here is Douglas
-and Rachford's splitting for two terms of which neither is smooth, by the proxes that legato knows:
+An algorithm is a map on states, and every gradient strategy can differentiate it.
+
+Here is Douglas and Rachford's splitting for two terms of which neither is smooth, by the proxes
+that legato knows:
 
 .. math:: x = \mathrm{prox}_{αf}(z), \qquad z ← z + \mathrm{prox}_{αg}(2x − z) − x
 """
@@ -48,8 +50,7 @@ class DouglasRachford(lg.Algorithm):
 
 
 # %%
-# A portfolio x ∈ Δ near wishes c, with at most a share k in each asset: box and simplex have a
-# prox each, their intersection has none.
+# A portfolio near wishes c with at most a share k in each asset: box and simplex have a prox each.
 c = torch.softmax(1.5 * torch.cos(torch.arange(8.0) ** 2), 0).double()
 
 
@@ -74,10 +75,10 @@ ends = [torch.stack([invest(k + s * h, lg.Unroll()).x for k in caps]) for s in (
 slopes["differences"] = (ends[0] - ends[1])[:, c.argmin()] / (2 * h)
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
 axes[0].plot(caps, shares.detach())
-axes[0].set(xlabel="cap k", ylabel="shares")
 for (name, slope), style in zip(slopes.items(), ("-", "--", "k."), strict=True):
     axes[1].plot(caps, slope, style, label=name)
-axes[1].set(xlabel="cap k", ylabel="slope of the smallest share")
+for axis, label in zip(axes, ("shares", "slope of the smallest share"), strict=True):
+    axis.set(xlabel="cap k", ylabel=label)
 axes[1].legend(loc="lower right")
 worst = max(float((slopes[n] - slopes["differences"]).abs().max()) for n in ("Unroll", "Implicit"))
 print(f"slopes at most {worst:.0e} apart")

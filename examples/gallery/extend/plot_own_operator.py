@@ -2,9 +2,11 @@ r"""
 Write your own operator
 =======================
 
-An operator is a map and its adjoint. Here is the Haar wavelet transform, sums and differences of
-neighbours over and over. It is orthogonal, so its adjoint is its inverse and its norm is one.
-Denoising with it penalises wavelet coefficients, with a learned weight λ_j for each scale:
+An operator is a linear map and its adjoint.
+
+Here is the Haar wavelet transform, sums and differences of neighbours over and over. It is
+orthogonal, so its adjoint is its inverse and its norm is one. Denoising with it penalises wavelet
+coefficients, with a learned weight :math:`λ_j` for each scale:
 
 .. math:: \min_x \tfrac12‖x − y‖² + \textstyle\sum_j λ_j ‖(Wx)_j‖₁
 """
@@ -20,8 +22,8 @@ class Haar(lg.Operator):
     def __call__(self, x):
         found = []
         while x.shape[-1] > 1:
-            found.append((x[..., ::2] - x[..., 1::2]) / 2**0.5)
-            x = (x[..., ::2] + x[..., 1::2]) / 2**0.5
+            even, odd = x[..., ::2], x[..., 1::2]
+            found, x = [*found, (even - odd) / 2**0.5], (even + odd) / 2**0.5
         return torch.cat([*found, x], -1)
 
     def adjoint(self, y):
@@ -37,7 +39,7 @@ class Haar(lg.Operator):
 
 
 # %%
-# The one law of an operator is the dot test, ⟨Kx, y⟩ = ⟨x, K*y⟩; its norm must not be too small.
+# The law of an operator is the dot test, ⟨Kx, y⟩ = ⟨x, K*y⟩; its norm must not be too small.
 torch.manual_seed(0)
 print(check_operator(Haar(), torch.zeros(3, 256).double()))
 
@@ -49,9 +51,8 @@ scale = torch.cat([torch.full((128 >> j,), j) for j in range(8)] + [torch.tensor
 
 
 def denoise(theta, noisy):
-    data = lg.SquaredDistance(noisy)
-    problem = lg.Saddle(Haar(), penalty=lg.L1(theta.exp()[scale]), nonsmooth=data)
-    return lg.solve(problem, lg.PrimalDual(), noisy, stop=lg.Stop(30)).x
+    energy = lg.SquaredDistance(noisy) + lg.L1(theta.exp()[scale]) @ Haar()
+    return lg.solve(energy, lg.PrimalDual(), noisy, stop=lg.Stop(30)).x
 
 
 theta = torch.full((9,), -2.0, dtype=torch.float64, requires_grad=True)
@@ -63,12 +64,13 @@ for _ in range(80):
     optimizer.step()
 found = denoise(theta, noisy[8:]).detach()
 same = [denoise(t.expand(9), noisy[8:]) for t in torch.linspace(-6, 1, 29).double()]
-errors = [float((u - clean[8:]).square().mean().sqrt()) for u in (noisy[8:], found, *same)]
-rms = {"noisy": errors[0], "learned": errors[1], "one λ": min(errors[2:])}
-figure, axes = plt.subplots(1, 2, figsize=(11, 3), width_ratios=(3, 1), layout="constrained")
-axes[0].plot(noisy[8], ".", color="0.7")
-axes[0].plot(found[0])
+none, learned, *one = [float((u - clean[8:]).norm()) for u in (noisy[8:], found, *same)]
+figure, axes = plt.subplots(1, 2, figsize=(10, 3), width_ratios=(3, 1), layout="constrained")
+axes[0].plot(noisy[8], ".", color="0.7", label="noisy")
+axes[0].plot(found[0], label="learned")
+axes[0].set(xlabel="place", ylabel="value", title="a signal of the eight others")
+axes[0].legend()
 axes[1].bar(range(9), theta.detach().exp().numpy())
 axes[1].set(xlabel="scale, finest first", ylabel="λ")
-print({name: round(value, 4) for name, value in rms.items()})
-assert rms["learned"] < rms["one λ"] < rms["noisy"]
+print(f"error: noisy {none:.2f}, one λ {min(one):.2f}, a λ for each scale {learned:.2f}")
+assert learned < min(one) < none

@@ -2,9 +2,11 @@ r"""
 Unmixing spectra, in two geometries
 ===================================
 
-A pixel seen from the air is a mixture: its spectrum is Dx with the spectra of pure materials in the
-columns of D and abundances x in the simplex. The library's spectra never quite fit the scene; forty
-pixels of known abundances correct them, through the solution of
+What is in a pixel seen from the air, and which spectra explain that best?
+
+Its spectrum is Dx, with the spectra of pure materials in the columns of D and abundances x in the
+simplex. The library's spectra never quite fit the scene; forty pixels of known abundances correct
+them, through the solution of
 
 .. math:: x(D) = \arg\min_{x ∈ Δ} \tfrac12‖Dx − y‖²
 """
@@ -48,14 +50,15 @@ for name, (iterations, geometry) in geometries.items():
 # %%
 # Error of the abundances in the whole scene, most of it unlabelled. The learned spectra need not
 # look like the true ones: they are judged by the abundances they lead to.
-figure, axes = plt.subplots(1, 4, figsize=(14, 3), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(8.5, 6.5), layout="constrained")
+axes = axes.flat
 for name, course in errors.items():
     axes[0].semilogy(course, label=name)
 axes[0].set(xlabel="step", ylabel="error of abundances", title="learning the dictionary")
 axes[0].legend()
 for colour, D, style in ((0.0, true, "-"), (0.7, library, ":"), (0.4, spectra["entropic"], "--")):
     axes[1].plot(bands, D, style, color=str(colour))
-axes[1].set(xlabel="wavelength", title="spectra: true –, library ··, learned --")
+axes[1].set(xlabel="wavelength", ylabel="intensity", title="true –, library ··, learned --")
 maps = {"library": SimplexLeastSquares(40)(library, y), "learned": unmix(D, y).detach()}
 for axis, (name, found) in zip(axes[2:], maps.items(), strict=True):
     axis.imshow(found[:, :3].reshape(24, 24, 3).clamp(0, 1).numpy())

@@ -2,9 +2,11 @@ r"""
 Forward or reverse?
 ===================
 
-Both are exact. The forward mode carries dx/dθ along: a row of tangents for each entry of θ, and no
-memory of the past. The reverse mode goes back once for all entries, and has to remember every
-iterate. Which is cheaper depends on how many parameters P and how many iterations N there are.
+Both are exact; which is cheaper depends on the numbers of parameters and of iterations.
+
+The forward mode carries dx/dθ along: a row of tangents for each entry of θ, and no memory of the
+past. The reverse mode goes back once for all entries, and has to remember every iterate. There are
+P parameters and N iterations.
 """
 
 import time
@@ -41,7 +43,7 @@ def cost(count, iterations, make):
 # iterations.
 modes = {"Forward(θ)": lg.Forward, "Unroll()": lambda theta: lg.Unroll()}
 counts, lengths = [1, 2, 5, 10, 20, 40], [10, 30, 100, 300]
-figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
 memory = {}
 for name, make in modes.items():
     by_count = [cost(count, 30, make) for count in counts]

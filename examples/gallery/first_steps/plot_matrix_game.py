@@ -2,8 +2,10 @@ r"""
 Guessing stakes from how people play
 ====================================
 
-Rock, paper, scissors, but winning with one hand may pay more than with another. Two players who
-reason, and err a little, play the equilibrium
+How often each hand is shown tells what winning with it must pay.
+
+Rock, paper, scissors, but with unequal stakes. Two players who reason, and err a little, play the
+equilibrium
 
 .. math:: \min_{x ∈ Δ} \max_{y ∈ Δ}\; x^⊤Ay + ε \textstyle\sum x \log x − ε \sum y \log y
 

@@ -2,9 +2,9 @@ r"""
 Filters that know what pictures look like
 =========================================
 
-Total variation penalises differences of neighbours. Which linear filters should be penalised is a
-question for data: the bilevel problem learns the filters d_k and their weights λ_k from pairs of
-noisy and clean patches, through
+Total variation penalises differences of neighbours; which filters are better is learned here.
+
+Filters :math:`d_k` and weights :math:`λ_k` come from pairs of noisy and clean patches, through
 
 .. math:: x = \arg\min_x \tfrac12‖x − y‖² + \textstyle\sum_k ‖λ_k (d_k * x)‖₁
 """
@@ -41,26 +41,25 @@ for step in range(30):
 
 # %%
 # Measured on other patches, beside total variation with the λ that is best for them.
-tv = TotalVariation(iterations=60, kernel="reference")
+tv = TotalVariation(iterations=60)
 best_tv = max((tv(noisy[test], w) for w in (0.04, 0.05, 0.06, 0.07, 0.08)),
               key=lambda u: psnr(u, clean[test]))  # fmt: skip
 learned = denoiser(noisy[test]).detach()
 images = {"truth": clean[test], "noisy": noisy[test], "best TV": best_tv, "learned": learned}
-figure = plt.figure(figsize=(13, 3.2), layout="constrained")
-left, right = figure.subfigures(1, 2, width_ratios=(1, 2.2))
+figure, axes = plt.subplots(1, 5, figsize=(10, 2.6), layout="constrained")
 size = denoiser.weights.detach()[:, None, None]
 shown = (size * denoiser.filters.detach()[:, 0])[denoiser.weights.argsort(descending=True)]
-for axis, image in zip(left.subplots(2, 4).flat, shown, strict=True):
-    axis.imshow(image.numpy(), cmap="RdBu", vmin=-shown.abs().max(), vmax=shown.abs().max())
-    axis.set_axis_off()
-left.suptitle("λ_k d_k, learned")
+tiles = torch.nn.functional.pad(shown, (0, 1, 0, 1), value=torch.nan)  # a frame around each
+tiles = tiles.reshape(4, 2, 4, 4).transpose(1, 2).reshape(16, 8)
+axes[0].imshow(tiles.numpy(), cmap="RdBu", vmin=-shown.abs().max(), vmax=shown.abs().max())
+axes[0].set_title("filters · weights,\nlearned", fontsize=9)
 busiest = clean[test].flatten(1).std(1).topk(2).indices
-for column, (name, image) in zip(right.subplots(2, 4).T, images.items(), strict=True):
-    for axis, patch in zip(column, image[busiest, 0], strict=True):
-        axis.imshow(patch.numpy(), cmap="gray", vmin=0, vmax=1)
-        axis.set_axis_off()
-    score = "" if name == "truth" else f", {psnr(image, clean[test]):.2f} dB"
-    column[0].set_title(name + score, fontsize=10)
+for axis, (name, image) in zip(axes[1:], images.items(), strict=True):
+    axis.imshow(torch.cat([*image[busiest, 0]]).numpy(), cmap="gray", vmin=0, vmax=1)
+    score = "" if name == "truth" else f"\n{psnr(image, clean[test]):.2f} dB"
+    axis.set_title(name + score, fontsize=9)
+for axis in axes:
+    axis.set_axis_off()
 gain = psnr(learned, clean[test]) - psnr(best_tv, clean[test])
 print(f"learned filters: {gain:+.2f} dB over total variation with its best λ")
 assert gain > 0.15

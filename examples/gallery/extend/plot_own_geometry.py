@@ -2,7 +2,9 @@ r"""
 Write your own geometry
 =======================
 
-A geometry is a Legendre function ψ, given by four maps. This one lives on (−1, 1),
+A geometry is a way to measure distance, given by four maps.
+
+They are those of a Legendre function ψ. This one lives on (−1, 1),
 
 .. math:: ψ(x) = −\textstyle\sum\sqrt{1 − x_i²}, \quad ∇ψ(x) = x/\sqrt{1 − x²}, \quad
           ∇ψ^*(y) = y/\sqrt{1 + y²}
@@ -50,7 +52,7 @@ print(check_geometry(psi, 1.8 * torch.rand(5).double() - 0.9))
 # Three geometries on one problem, least squares in a box, and the derivative of each solution.
 A, b = torch.randn(6, 4).double(), 3 * torch.randn(6).double()
 step = 1 / float(torch.linalg.matrix_norm(A, 2)) ** 2  # ψ'' ≥ 1 in all three
-figure, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained", sharey=True)
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained", sharey=True)
 solutions, slopes = [], []
 for axis, geometry in zip(axes, (lg.Euclidean(), lg.Interval(-1.0, 1.0), psi), strict=True):
     matrix = A.clone().requires_grad_()

@@ -2,9 +2,11 @@ r"""
 Write your own function
 =======================
 
-A new term needs a ``value`` and one closed form: its prox. Here is one that legato does not have,
-the largest entry, g(x) = w‖x‖_∞, which spreads a signal as evenly as it can. By Moreau's identity
-its prox is what is left after projecting onto the ℓ1 ball of radius αw:
+A new term needs a value and one closed form: its prox.
+
+Here is one that legato does not have, the largest entry, :math:`g(x) = w‖x‖_∞`, which spreads a
+signal as evenly as it can. By Moreau's identity its prox is what is left after projecting onto the
+ℓ1 ball of radius αw:
 
 .. math:: \mathrm{prox}_{αg}(y) = y − \mathrm{proj}_{‖·‖_1 ≤ αw}(y)
 """
@@ -64,6 +66,7 @@ axis.stem(
 )
 axis.stem(spread, linefmt="C0", markerfmt="C0o", basefmt=" ", label="ℓ∞: many quiet ones")
 axis.axhspan(-0.1, 0.1, color="C0", alpha=0.1)
+axis.set(xlabel="entry", ylabel="x")
 axis.legend()
 print(f"weight {float(weight.detach()):.3f}, peak {float(spread.abs().max()):.4f}")
 assert abs(float(spread.abs().max()) - 0.1) < 1e-6

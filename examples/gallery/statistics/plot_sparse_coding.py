@@ -2,12 +2,14 @@ r"""
 A dictionary for digits, learned by what it is for
 ==================================================
 
+Atoms that are learned through a classifier's loss become what tells digits apart.
+
 Sparse codes z explain a picture y by a few atoms of a dictionary D:
 
 .. math:: z(D) = \arg\min_z \tfrac12‖y − Dz‖² + λ‖z‖₁
 
 Dictionaries are usually learned to reconstruct. Here a linear classifier reads the codes, and its
-loss is differentiated through the argmin: the atoms become what tells digits apart.
+loss is differentiated through the argmin.
 """
 
 import matplotlib.pyplot as plt
@@ -59,11 +61,12 @@ for strategy in (lg.Unroll(), lg.Implicit()):
 apart = float((gradients[0] - gradients[1]).norm() / gradients[0].norm())
 print({k: f"{v:.1%}" for k, v in accuracy.items()}, f"unrolled and implicit: {apart:.0e} apart")
 
-figure, axes = plt.subplots(2, 12, figsize=(13, 2.9))
-for row, D, name in zip(axes, (random, coder.dictionary.detach()), accuracy, strict=True):
-    row[0].set_title(f"{name}: {accuracy[name]:.1%} of unseen digits", loc="left")
-    for axis, atom in zip(row, D.T, strict=False):
-        axis.imshow(atom.reshape(8, 8).numpy(), cmap="RdBu", vmin=-0.4, vmax=0.4)
-        axis.set_axis_off()
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+for axis, D, name in zip(axes, (random, coder.dictionary.detach()), accuracy, strict=True):
+    tiles = nn.functional.pad(D.T.reshape(24, 8, 8), (0, 1, 0, 1), value=torch.nan)
+    tiles = tiles.reshape(4, 6, 9, 9).transpose(1, 2).reshape(36, 54)
+    axis.imshow(tiles.numpy(), cmap="RdBu", vmin=-0.4, vmax=0.4)
+    axis.set_title(f"{name}: {accuracy[name]:.1%} of unseen digits")
+    axis.set_axis_off()
 assert accuracy["learned atoms"] > accuracy["random atoms"] + 0.02
 assert apart < 1e-5

@@ -2,8 +2,10 @@ r"""
 Counting stars with a blur you have to learn
 ============================================
 
-A telescope blurs. If the blur k were known, the stars would be the non-negative solution of a least
-squares problem; here one picture of known stars teaches the blur, by differentiating that solution:
+Deblurring where the blur is not known: one picture of known stars teaches it.
+
+If the blur k of a telescope were known, the stars would be the non-negative solution of a least
+squares problem. The blur is learned by differentiating that solution:
 
 .. math:: \min_k ‖x(k) − \text{stars}‖² \quad\text{with}\quad
           x(k) = \arg\min_{x ≥ 0} \tfrac12‖k * x − y‖²
@@ -50,11 +52,11 @@ learned = kernel(theta).detach()
 found = {name: solver(lg.Convolution(k), seen)
          for name, k in (("guessed blur", kernel(guess)), ("learned blur", learned))}  # fmt: skip
 error = {name: float((x - stars).norm() / stars.norm()) for name, x in found.items()}
-figure, axes = plt.subplots(1, 6, figsize=(15, 2.8), layout="constrained")
+figure, axes = plt.subplots(2, 3, figsize=(8, 5.6), layout="constrained")
 pictures = {"stars": stars[0], "seen": seen[0]} | {
     f"{name}, error {error[name]:.0%}": x[0] for name, x in found.items()}  # fmt: skip
 pictures |= {"true blur": true_kernel, "learned blur": learned[0, 0]}
-for axis, (name, image) in zip(axes, pictures.items(), strict=True):
+for axis, (name, image) in zip(axes.flat, pictures.items(), strict=True):
     axis.imshow(image.numpy(), cmap="magma")
     axis.set_title(name, fontsize=10)
     axis.set_axis_off()

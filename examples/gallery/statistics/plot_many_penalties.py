@@ -2,8 +2,10 @@
 One penalty or many?
 ====================
 
+A lasso with one penalty for each source or each feature, tuned by cross-validation.
+
 The lasso has one penalty for all features. ``legato.sklearn`` finds that one with the slope of the
-cross-validation loss instead of a grid, and then one for every group, or every feature. Here:
+cross-validation loss instead of a grid, and then one for every group, or every feature. The data:
 diabetes with forty columns of noise added.
 """
 
@@ -48,12 +50,13 @@ print("Penalties found:", ", ".join(f"{k} {v:.3g}" for k, v in found.items()))
 # %%
 # One penalty has to be large enough for the noise, and so shrinks what was measured. With one for
 # each source, the noise goes and the measurements stay.
-figure, axes = plt.subplots(1, 4, figsize=(13, 3), layout="constrained", sharey=True)
-for axis, (name, model) in zip(axes, models.items(), strict=True):
+figure, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharey=True)
+for axis, (name, model) in zip(axes.flat, models.items(), strict=True):
     axis.stem(model.coef_, basefmt=" ")
     axis.axvspan(9.5, 49.5, color="0.92", zorder=-1)
     axis.set(title=f"{name}, test {test[name]:.0f}", xlabel="feature (grey: noise)")
-axes[0].set_ylabel("coefficient")
+axes[0, 0].set_ylabel("coefficient")
+axes[1, 0].set_ylabel("coefficient")
 assert validation["one penalty"] <= validation["LassoCV"] * (1 + 1e-6)
 assert validation["one a source"] < validation["one penalty"]
 assert not models["one a source"].coef_[10:].any()  # all noise is out

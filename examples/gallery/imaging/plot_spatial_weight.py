@@ -2,9 +2,10 @@ r"""
 A weight for every pixel, from a network
 ========================================
 
-Where a picture is flat, smooth; where it is busy, leave it alone. A small network looks at the
-noisy picture and says how much to smooth where; total variation does the rest, and the network is
-trained by the error of what total variation returns.
+A small network says how much to smooth where, and total variation does the rest.
+
+Where a picture is flat, smooth; where it is busy, leave it alone: the network looks at the noisy
+picture and is trained by the error of what total variation returns.
 """
 
 import matplotlib.pyplot as plt
@@ -19,17 +20,15 @@ torch.manual_seed(0)
 def draw(count, size=40):
     """A step, with stripes of random period in a random disc."""
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
-    centre, period = (
-        torch.randint(8, size - 8, (count, 2, 1, 1)),
-        torch.randint(2, 4, (count, 1, 1)),
-    )
+    centre = torch.randint(8, size - 8, (count, 2, 1, 1))
+    period = torch.randint(2, 4, (count, 1, 1))
     disc = (rows - centre[:, 0]) ** 2 + (columns - centre[:, 1]) ** 2 < 12**2
     stripes = ((rows + columns) // period % 2).float()
     clean = torch.where(disc, stripes, 0.3 + 0.4 * (columns > size // 2))[:, None]
     return clean, clean + 0.2 * torch.randn_like(clean)
 
 
-denoise = TotalVariation(iterations=30, kernel="reference")
+denoise = TotalVariation(iterations=30)
 network = nn.Sequential(
     nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, 8, 5, padding=2), nn.ReLU(),
     nn.Conv2d(8, 1, 1), nn.Softplus(),
@@ -52,13 +51,15 @@ weight = network(noisy).detach()
 ours = denoise(noisy, weight)
 single = min((denoise(noisy, w) for w in torch.linspace(0.02, 0.4, 20)),
              key=lambda u: float((u - clean).square().mean()))  # fmt: skip
-figure, axes = plt.subplots(1, 5, figsize=(14, 3), layout="constrained")
+figure, axes = plt.subplots(1, 5, figsize=(10, 2.5), layout="constrained")
 images = {"truth": clean, "noisy": noisy, "best single λ": single, "λ(y) per pixel": ours}
 scores = {name: float(-10 * (u - clean).square().mean().log10()) for name, u in images.items()}
 for axis, (name, image) in zip(axes, images.items(), strict=False):
     axis.imshow(image[0, 0].numpy(), cmap="gray", vmin=-0.2, vmax=1.2)
-    axis.set_title(name if name == "truth" else f"{name}, {scores[name]:.1f} dB")
-figure.colorbar(axes[4].imshow(weight[0, 0].numpy()), ax=axes[4])
-axes[4].set_title("λ, as the network sees fit")
+    axis.set_title(name if name == "truth" else f"{name}\n{scores[name]:.1f} dB", fontsize=9)
+    axis.set_axis_off()
+figure.colorbar(axes[4].imshow(weight[0, 0].numpy()), ax=axes[4], location="bottom")
+axes[4].set_title("λ, as the network\nsees fit", fontsize=9)
+axes[4].set_axis_off()
 print(", ".join(f"{name} {score:.2f} dB" for name, score in scores.items() if name != "truth"))
 assert scores["λ(y) per pixel"] > scores["best single λ"] + 1

@@ -2,8 +2,10 @@ r"""
 Which gradient should I use?
 ============================
 
-``lg.diagnose`` tries every strategy that applies on your problem, measures each against a reference
-that it checks by finite differences, and says in one sentence which to use and why.
+Measure every strategy on your own problem, and be told which to use and why.
+
+``lg.diagnose`` tries every strategy that applies, measures each against a reference that it checks
+by finite differences, and gives its advice in one sentence.
 """
 
 import matplotlib.pyplot as plt
@@ -42,7 +44,7 @@ for finding in bad.findings:
 
 # %%
 # A point is a strategy, its area the memory it needed; a line ends at the error it might have had.
-figure, axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
+figure, axes = plt.subplots(2, 1, figsize=(8, 8), layout="constrained")
 good.plot(axes[0])
 bad.plot(axes[1])
 axes[0].set_title("unique solution: " + axes[0].get_title(), fontsize=10)
