@@ -249,3 +249,15 @@ def test_one_row_that_missed_the_tolerance_is_enough():
     with pytest.warns(lg.errors.InexactGradientWarning):
         gradient(randn(3, 5, seed=9))
     assert not found.backward.converged
+
+
+@pytest.mark.parametrize("strategy", [lg.Implicit(), lg.FixedPoint(), lg.OneStep()], ids=repr)
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_a_lost_cotangent_reaches_what_hangs_on_the_dual(strategy, lost):
+    """A zero there would look healthy to whoever asks w.grad for NaN."""
+    b, w = randn(5, seed=3).requires_grad_(), torch.tensor(0.3).double().requires_grad_()
+    energy = lg.SquaredDistance(b) + lg.L1(w) @ lg.Differences(dims=(-1,))
+    x = lg.solve(energy, gradient=strategy, stop=lg.Stop(500, tol=1e-10)).x
+    with pytest.warns(lg.errors.NonFiniteGradientWarning):
+        slopes = torch.autograd.grad(x[2] * lost, (b, w))
+    assert not any(bool(s.isfinite().any()) for s in slopes)

@@ -139,3 +139,13 @@ def test_data_beyond_the_range_are_refused(size, kernel):
         layers.TotalVariation(8, kernel=kernel)(image, 0.1 * size)
     with pytest.raises(lg.errors.InputError, match="1e-75 and 1e\\+75"):
         denoiser().double()(image)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_views_with_a_negative_bit(name):
+    """What torch negates only where it is read: the imaginary part of a conjugate."""
+    layer, x = made(name)
+    view = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert view.is_neg()
+    torch.testing.assert_close(layer(view), layer(x), rtol=0, atol=0)
+    torch.testing.assert_close(trained(layer, view), trained(layer, x), rtol=0, atol=0)

@@ -279,3 +279,13 @@ def test_infinite_slopes_leave_the_derivative_of_the_value_alone():
     lg.AsymmetricL1(-torch.inf, weight)(x).backward()
     assert x.grad.tolist() == [0.0, 0.5, 0.5]
     assert weight.grad == 3
+
+
+def test_geometries_of_equal_numbers_are_the_same():
+    y = randn(4, seed=1)
+    term = lg.BregmanTerm(lg.Interval(-1.0, 1.0), 0.3)
+    found = term.prox(y, 0.5, lg.Interval(-1, 1))
+    same = lg.Interval()
+    torch.testing.assert_close(found, lg.BregmanTerm(same, 0.3).prox(y, 0.5, same))
+    with pytest.raises(lg.errors.LegatoError, match="its own geometry"):
+        term.prox(y, 0.5, lg.Interval(-1.0, 2.0))

@@ -11,6 +11,7 @@ import torch
 import legato as lg
 from legato.errors import InputError
 from legato.nn import NonNegativeLeastSquares
+from makers import randn
 
 
 def test_memories_follow_the_matrix():
@@ -74,3 +75,11 @@ def test_heirs_of_dense_are_taken_at_their_word(geometry, wanted):
 def test_a_number_where_a_batch_wants_a_vector():
     with pytest.raises(InputError, match="last axis of size 2"):
         lg.Dense(torch.ones(3, 2, 2))(torch.tensor(1.0))
+
+
+def test_the_norm_of_what_is_no_number_is_none():
+    A = randn(2, 3, 3, seed=1)
+    A[1, 0, 2] = float("nan")
+    norm = lg.Dense(A).norm()
+    assert bool(norm[1].isnan())
+    torch.testing.assert_close(norm[0], torch.linalg.matrix_norm(A[0], 2))

@@ -180,8 +180,25 @@ class SquaredDistance(Function):
 
 
 def same_geometry(one: Geometry, other: Geometry) -> bool:
-    """Whether two geometries are the same ψ: one object, or two without data of one type."""
-    return one is other or (type(one) is type(other) and not vars(other))
+    """Whether two geometries are the same ψ: one object, or of one type with the same data.
+
+    Numbers are the same where they are equal; a tensor, which may change, only where it is one.
+    """
+    return one is other or (type(one) is type(other) and _same_data(vars(one), vars(other)))
+
+
+def _same_data(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one == other
+    if isinstance(one, Geometry) and isinstance(other, Geometry):
+        return same_geometry(one, other)
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        return all(map(_same_data, one, other))
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return all(_same_data(one[key], other[key]) for key in one)
+    return False
 
 
 def diagonal_hessian(weight: Tensor | float, x: Tensor) -> Tensor:

@@ -94,7 +94,8 @@ class FixedPointGradient(GradientStrategy):
             rows = linearisation.rows
             _require_same_map(linearisation, moved)
             xi = rows.flatten(grads)
-            # What is no number goes on as it is; the other elements of a batch are differentiated.
+            # What is no number makes all of its element none: a zero in a coordinate that the loss
+            # does not see would look healthy. The other elements of a batch are differentiated.
             lost = ~torch.isfinite(xi).all(-1, keepdim=True)
             if bool(lost.any()):
                 _warn_of_the_loss(as_number(xi.abs().amax()))
@@ -105,7 +106,7 @@ class FixedPointGradient(GradientStrategy):
             self.conclude(result, linearisation)
             _warn_if_far(last_change, result, sound)
             report.record(result)
-            w = torch.where(lost, xi, result.solution * unit)
+            w = torch.where(lost, torch.nan, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))
 
         attached = _ReplaceCotangent.apply(replaced, tree.leaves(before), *after)  # type: ignore[no-untyped-call]

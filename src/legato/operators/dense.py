@@ -111,8 +111,11 @@ class Dense(Operator):
         size = torch.where(size > 0, size, torch.ones_like(size))
         A = A / size
         gram = A @ A.mT if A.shape[-2] <= A.shape[-1] else A.mT @ A
-        top = torch.linalg.eigvalsh(gram.double())[..., -1].clamp(min=0).sqrt().to(A.dtype)
-        top = top * size[..., 0, 0]
+        # LAPACK refuses what is no number, GPUs do not; here its norm is none either.
+        sound = torch.isfinite(gram)
+        values = torch.linalg.eigvalsh(torch.where(sound, gram, 0.0).double())[..., -1]
+        top = values.clamp(min=0).sqrt().to(A.dtype) * size[..., 0, 0]
+        top = torch.where(sound.all(-1).all(-1), top, torch.nan)
         top = top * (1 + 8 * torch.finfo(A.dtype).eps)  # an upper bound despite rounding
         return top
 

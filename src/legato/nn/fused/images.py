@@ -60,7 +60,7 @@ class Images:
         edges = (len(layout.directions),) if source.dim() > len(layout.spatial) + 2 else ()
         target = self.whole(layout.labels, *edges)
         flat, size = self._planes(target)
-        whole = source.detach().contiguous().numpy().reshape(size)
+        whole = source.detach().resolve_neg().contiguous().numpy().reshape(size)
 
         def load(image: int, first: int, last: int) -> None:
             rows.load(flat[image], first, last, whole[image], self.number(factor))
@@ -92,7 +92,7 @@ def weights_in_rows(weights: Tensor, layout: Layout) -> Array:
 
     Of the broadcast axes only the columns are written out, and the rows if they are not all equal.
     """
-    values, width = weights.detach().numpy(), layout.spatial[-1]
+    values, width = weights.detach().resolve_neg().numpy(), layout.spatial[-1]
     constant = all(size == 1 for size in values.shape[3:-1])
     between = (1,) * (len(layout.spatial) - 1) if constant else layout.spatial[:-1]
     full = np.broadcast_to(values, (*values.shape[:3], *between, width))
@@ -107,7 +107,7 @@ def unit_of(bars: Sequence[Tensor | None]) -> float:
     largest = 0.0
     for bar in bars:
         if bar is not None and bar.numel():
-            x = bar.detach().numpy()
+            x = bar.detach().resolve_neg().numpy()
             size = max(float(x.max()), -float(x.min()))
             if not math.isfinite(size):
                 size = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))

@@ -380,7 +380,7 @@ def _require_cost(cost: Tensor, neighbours: int) -> None:
 
 def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: int) -> Tensor:
     if isinstance(weights, (int, float)):
-        weights = cost.new_tensor(float(weights))
+        weights = cost.new_full((), float(weights))  # a GPU would wait for new_tensor
     if weights is not None:
         if not isinstance(weights, Tensor):
             raise InputError(f"weights must be a number or a tensor, not {type(weights).__name__}.")

@@ -41,12 +41,15 @@ def _unrolled(tensors: Tensors, settings: TVSettings) -> Tensors:
     terms = Terms(image, w, settings.coupling)
     if dual is None or before is None:
         dual = before = image.new_zeros(dual_shape(image))
-    alpha, t = step_size(image.dim() - 2), image.new_tensor(t_after(settings.first % RESTART_AFTER))
+    alpha, t = (
+        step_size(image.dim() - 2),
+        image.new_full((), t_after(settings.first % RESTART_AFTER)),
+    )
     p = terms.pack(dual)
     done = iterate_from(
         terms.dual_problem(),
         ForwardBackward(alpha, inertia=Nesterov(RESTART_AFTER)),
-        InertialState(p, p, image.new_tensor(alpha), terms.pack(before), t),
+        InertialState(p, p, image.new_full((), alpha), terms.pack(before), t),
         settings.iterations,
         Unroll(checkpoint=settings.checkpoint or None),
     )
