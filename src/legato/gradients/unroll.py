@@ -154,9 +154,11 @@ def _cut(task: Task, start: Any, detached: Any) -> Any:
     Steps that depend on a learned ``balance`` lie in the state: what skipped iterations passed on
     untouched is as it was given. What else the state keeps of the problem is computed anew.
     """
-    pairs = zip(tree.leaves(detached), tree.leaves(task.state), strict=True)
-    given = {id(then): own for then, own in pairs}
-    kept = tree.tree_map(lambda now: given.get(id(now), now), start)
+    now, then, given = (tree.leaves(t) for t in (start, detached, task.state))
+    kept = start
+    if len(now) == len(then):  # iterations may add to a state, such as a factor
+        triples = zip(now, then, given, strict=True)
+        kept = tree.rebuild(start, [own if n is t else n for n, t, own in triples])
     return task.algorithm.recomputed(task.problem, kept)
 
 
