@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import active_fake_mode
 from torch.autograd import forward_ad
 
 from legato._support.holding import Held, held_tensors, held_weights
@@ -30,8 +31,17 @@ def is_concrete() -> bool:
 
 
 def is_watched() -> bool:
-    """Whether torch.jit.trace or a dispatch mode (fake tensors) sees what is done to tensors."""
-    return torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack() > 0
+    """Whether torch.jit.trace or a dispatch mode sees what is done to tensors."""
+    return is_recorded() or torch._C._len_torch_dispatch_stack() > 0
+
+
+def is_recorded() -> bool:
+    """Whether torch.jit.trace notes operations, or fake tensors stand for others.
+
+    Under both, what is computed now must not be kept for later. Modes that only look on, as those
+    that count memory, are none of them.
+    """
+    return torch._C._get_tracing_state() is not None or active_fake_mode() is not None
 
 
 def wide_norm(tensor: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:

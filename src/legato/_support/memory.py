@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from legato._support.checks import is_concrete, is_watched
+from legato._support.checks import is_concrete, is_recorded
 
 _MOST_ENTRIES = 2**24
 """Entries above which a copy of a tensor would take more memory than a quantity is worth."""
@@ -55,7 +55,7 @@ def recall(
 
 
 def _may_be_compared(tensor: Tensor) -> bool:
-    if not is_concrete() or is_watched() or tensor.is_meta:
+    if not is_concrete() or is_recorded() or tensor.is_meta:
         return False
     plain = type(tensor) in (Tensor, torch.nn.Parameter)  # others may be fake, or sharded
     return plain and tensor.numel() <= _MOST_ENTRIES

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato._support.checks import is_concrete, is_watched
+from legato._support.checks import is_concrete, is_recorded
 from legato.errors import InputError
 from legato.operators import Operator
 
@@ -46,4 +46,4 @@ def require_symmetric(Q: Operator, c: Tensor) -> None:
 
 def _readable(tensor: Tensor) -> bool:
     floating = isinstance(tensor, Tensor) and tensor.is_floating_point()
-    return floating and is_concrete() and not is_watched() and not tensor.is_meta
+    return floating and is_concrete() and not is_recorded() and not tensor.is_meta
