@@ -124,6 +124,8 @@ class Tree:
         os.chdir(self.root)
         os.environ["PYTHONPATH"] = str(self.src)
         sys.path[:0] = [str(self.src)]
+        if "numba" in sys.modules:  # it has read the folder of its cache before the fork
+            sys.modules["numba"].core.config.reload_config()
         sys.dont_write_bytecode = not plugin.get("trace", False)
         recorder = Recorder(report, str(self.src), **plugin)
         quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
