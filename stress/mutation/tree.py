@@ -1,0 +1,178 @@
+"""A copy of the repository in which modules may be broken, and forked processes that test it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+WARM = ("numpy", "scipy.optimize", "scipy.sparse", "torch", "torch.func", "torch.nn.functional",
+        "torch.autograd.forward_ad", "hypothesis", "hypothesis.strategies", "cvxpy", "sklearn",
+        "sklearn.linear_model", "sklearn.utils.estimator_checks", "numba", "pytest",
+        "_pytest.assertion.rewrite")  # fmt: skip
+"""What tests import besides the library: once, in the process that all others are forked from."""
+
+
+def warm_up() -> None:
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MPLBACKEND="Agg", CI="true")
+    for name in WARM:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            print(f"{name} is not installed: tests that need it do not run")
+    import torch
+
+    torch.set_num_threads(1)
+    assert "legato" not in sys.modules, "the library must be imported by the forked processes only"
+
+
+class Tree:
+    """The copy. Compiled modules of the sound state are kept; those of mutants not written."""
+
+    def __init__(self, repository: Path, where: Path) -> None:
+        self.root = where
+        if not (where / "pyproject.toml").exists():
+            listed = subprocess.run(
+                ["git", "ls-files", "-z"], cwd=repository, check=True, capture_output=True
+            )
+            for name in listed.stdout.decode().split("\0"):
+                if name and (repository / name).is_file():
+                    target = where / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(repository / name, target)
+
+    @property
+    def src(self) -> Path:
+        return self.root / "src"
+
+    @contextmanager
+    def broken(self, module: str, source: bytes) -> Any:
+        """The module replaced; its time tells compiled files and kernels that it changed."""
+        path = self.src / module
+        sound, stat = path.read_bytes(), path.stat()
+        try:
+            path.write_bytes(source)
+            os.utime(path, (stat.st_atime, stat.st_mtime + 1000 + int(time.time()) % 10**6))
+            yield
+        finally:
+            path.write_bytes(sound)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    @contextmanager
+    def kernels(self, fresh: bool) -> Any:
+        """Compiled kernels from the cache of the sound state, or from an empty one."""
+        usual = os.environ["NUMBA_CACHE_DIR"]
+        with tempfile.TemporaryDirectory() as empty:
+            os.environ["NUMBA_CACHE_DIR"] = empty if fresh else usual
+            try:
+                yield
+            finally:
+                os.environ["NUMBA_CACHE_DIR"] = usual
+
+    def run(self, tests: list[str], report: Path, cpu: float, *options: str, **plugin: Any) -> int:
+        """pytest in a forked process; its exit status, negative for a signal.
+
+        The limit is processor time, which does not depend on who else uses the machine.
+        """
+        report.unlink(missing_ok=True)
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            code = 70
+            try:
+                os.setpgid(0, 0)
+                resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 3))
+                code = self._test(tests, report, options, plugin)
+            except BaseException:
+                report.with_suffix(".error").write_text(traceback.format_exc())
+            finally:
+                os._exit(code)
+        code = self._wait(child, 12 * cpu + 60)
+        if code == 70:
+            raise RuntimeError(report.with_suffix(".error").read_text())
+        return code
+
+    def _wait(self, child: int, longest: float) -> int:
+        deadline = time.monotonic() + longest
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return -signal.SIGXCPU
+
+    def _test(self, tests: list[str], report: Path, options: Any, plugin: dict[str, Any]) -> int:
+        import pytest
+
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        os.chdir(self.root)
+        os.environ["PYTHONPATH"] = str(self.src)
+        sys.path[:0] = [str(self.src)]
+        if "numba" in sys.modules:  # it has read the folder of its cache before the fork
+            sys.modules["numba"].core.config.reload_config()
+        sys.dont_write_bytecode = not plugin.get("trace", False)
+        recorder = Recorder(report, str(self.src), **plugin)
+        quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+        fixed = ["-q", "-W", quiet, "-p", "no:cacheprovider", "-p", "no:xdist"]
+        arguments = [*fixed, *options, *tests]
+        return int(pytest.main(arguments, plugins=[recorder]))
+
+
+class Recorder:
+    """A pytest plugin: a line for each test, with its time, and what it called if traced."""
+
+    def __init__(self, report: Path, src: str, trace: bool = False) -> None:
+        self.report, self.src, self.trace = report, src, trace
+        self.codes: set[Any] = set()
+
+    def _called(self, frame: Any, event: str, arg: Any) -> None:
+        self.codes.add(frame.f_code)
+
+    def write(self, **entry: Any) -> None:
+        with self.report.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def pytest_runtest_logstart(self, nodeid: str, location: Any) -> None:
+        self.started = time.process_time()
+        if self.trace:
+            self.codes = set()
+            threading.settrace(self._called)
+            sys.settrace(self._called)
+
+    def pytest_runtest_logfinish(self, nodeid: str, location: Any) -> None:
+        if not self.trace:
+            return
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        called = sorted(
+            {
+                f"{code.co_filename.removeprefix(self.src + '/')}::{code.co_qualname}"
+                for code in self.codes
+                if code.co_filename.startswith(self.src)
+            }
+        )
+        self.write(test=nodeid, seconds=time.process_time() - self.started, called=called)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.write(failed=report.nodeid, when=report.when)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.write(failed=report.nodeid, when="import")
