@@ -1,0 +1,241 @@
+"""The solution of a recipe and its derivative, without legato, with what is known about their error.
+
+Every element of a batch is a problem of its own. Its derivative along a direction of θ comes from
+differences of solutions on both sides, with three steps: where the two sides disagree whatever the
+step, θ lies on a kink, and the truth is the interval between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from oracle.cones import Array, Program, Rows
+from oracle.meanings import add_term, stay_inside
+from oracle.recipes import Recipe
+
+STEPS = (3e-4, 3e-5, 3e-6)
+"""Steps of the differences, relative to the size of what is moved."""
+
+Theta = dict[str, Array]
+
+
+@dataclass
+class Answer:
+    """A minimiser and the minimum; ``error`` is how far two solves of it are apart."""
+
+    x: Array
+    value: float
+    gap: float
+    solved: bool
+    infeasible: bool = False
+    error: float = 0.0
+
+
+@dataclass
+class Slope:
+    """The derivative of a loss: an interval (one number, off a kink), known up to ``error``.
+
+    ``scale`` is ‖∇ℓ‖·‖dx‖, by which errors of a gradient are measured.
+    """
+
+    low: float
+    high: float
+    error: float
+    scale: float
+    decided: bool
+    kink: bool = False
+
+
+def values_of(recipe: Recipe) -> Theta:
+    """θ as legato sees it: rounded to the recipe's precision."""
+    precision = np.float32 if recipe["dtype"] == "float32" else np.float64
+    return {
+        name: np.asarray(entry["value"], precision).astype(float)
+        for name, entry in recipe["theta"].items()
+    }
+
+
+class Element:
+    """One element of a batch."""
+
+    def __init__(self, recipe: Recipe, number: int) -> None:
+        self.recipe = recipe
+        self.number = number
+        self.blocks = recipe["form"] == "blocks"
+        shapes = recipe["shape"] if self.blocks else [recipe["shape"]]
+        self.shapes = [tuple(s) for s in shapes]
+        self.batched = recipe["sizes"] is not None
+        self.size = recipe["sizes"][number] if self.batched else 1.0
+        algorithm = recipe["algorithm"] or {}
+        geometry = algorithm.get("geometry")
+        blocks = (geometry or {}).get("blocks") if self.blocks else None
+        self.geometries = blocks or [geometry] * len(self.shapes)
+        if recipe["algorithm"] is None:  # legato takes the geometry of a kernel in the energy
+            self.geometries = [_own_kernel(recipe)]
+
+    def _numbers(self, theta: Theta) -> Any:
+        def numbers(entry: Any) -> Any:
+            if not isinstance(entry, str):
+                return entry
+            value = theta[entry]
+            return value[self.number] if self.recipe["theta"][entry]["batched"] else value
+
+        return numbers
+
+    def _program(self, theta: Theta, unit: float) -> tuple[Program, list[Rows]]:
+        """The energy in variables of size one, x = unit·u."""
+        numbers = self._numbers(theta)
+        program = Program()
+        xs = [program.variables(int(np.prod(s))).times(unit) for s in self.shapes]
+        for x, shape, geometry in zip(xs, self.shapes, self.geometries, strict=True):
+            stay_inside(program, x, shape, geometry, numbers)
+        for term in self.recipe["terms"]:
+            if term["f"] == "joint":
+                spec = term["args"]["callable"]
+                A, B, b = (np.asarray(numbers(spec[k])) for k in ("A", "B", "b"))
+                program.minimise_squares(xs[0].through(A).plus(xs[1].through(B)).minus(b))
+            else:
+                block = term.get("block", 0)
+                add_term(program, xs[block], self.shapes[block], term, numbers)
+        return program, xs
+
+    def solve(
+        self, theta: Theta, tilt: Array | None = None, unit: float | None = None, tol: float = 1e-14
+    ) -> Answer:
+        """The minimiser for θ; ``tilt`` adds a linear term."""
+        unit = self.size if unit is None else unit
+        program, xs = self._program(theta, unit)
+        if tilt is not None:
+            program.minimise(Rows(np.concatenate([x.padded(program.size) for x in xs]),
+                                  np.zeros(len(tilt))), tilt)  # fmt: skip
+        found = program.solve(unit**2, tol)
+        x = unit * found.z[: sum(len(r) for r in xs)]
+        return Answer(x, found.value, abs(found.value - found.dual), found.solved, found.infeasible)
+
+    def base(self, theta: Theta) -> Answer:
+        """The solution, in the unit that fits it, with the difference between two tolerances."""
+        first = self.solve(theta)
+        self.unit = self.size
+        largest = float(np.abs(first.x).max(initial=0.0)) if first.solved else 0.0
+        if first.solved and largest > 0 and not 1e-2 < largest / self.size < 1e2:
+            self.unit = largest
+            first = self.solve(theta, unit=self.unit)
+        second = self.solve(theta, unit=self.unit, tol=1e-12)
+        first.error = float(np.linalg.norm(first.x - second.x)) if second.solved else np.inf
+        return first
+
+    def value_at(self, theta: Theta, x: Array) -> float | None:
+        """The energy at a point, None where it is infinite: the program with x fixed."""
+        program, xs = self._program(theta, self.unit)
+        rows = Rows(np.concatenate([r.padded(program.size) for r in xs]), np.zeros(len(x)))
+        program.zero(rows.minus(x).times(1 / self.unit))
+        found = program.solve(self.unit**2)
+        return found.value if found.solved and not found.infeasible else None
+
+    def stiffness(self, theta: Theta, base: Answer, rng: np.random.Generator) -> float:
+        """How far x moves per unit of a linear term: large where the minimiser is not unique.
+
+        At a minimiser that is not unique a tilt of any size moves x by as much as the set is wide.
+        """
+        worst = 0.0
+        for _ in range(2):
+            tilt = rng.normal(size=base.x.shape)
+            tilt *= 1e-5 * self.unit / np.linalg.norm(tilt)
+            for sign in (1.0, -1.0):
+                moved = self.solve(theta, sign * tilt, self.unit)
+                if not moved.solved:
+                    return np.inf
+                change = float(np.linalg.norm(moved.x - base.x))
+                worst = max(worst, change / (1e-5 * self.unit))
+        return worst
+
+    # --- the loss and its slope -------------------------------------------------------------------
+
+    def _loss_parts(self) -> tuple[Array, float, float]:
+        spec = self.recipe["loss"]
+        cs = spec["c"] if self.blocks else [spec["c"]]
+        if self.batched:
+            c = np.concatenate([np.asarray(c[self.number], float).ravel() for c in cs])
+            return c, spec["sizes"][self.number], 1 / self.size
+        return np.concatenate([np.asarray(c, float).ravel() for c in cs]), 1.0, 1.0
+
+    def loss(self, x: Array) -> float:
+        c, weight, curvature = self._loss_parts()
+        return float(weight * (c @ x + 0.5 * curvature * x @ x))
+
+    def loss_gradient(self, x: Array) -> Array:
+        c, weight, curvature = self._loss_parts()
+        return weight * (c + curvature * x)
+
+    def slope(self, theta: Theta, direction: Theta, base: Answer) -> Slope:
+        """dℓ/dt along θ + t·direction, at t = 0."""
+        xi = self.loss_gradient(base.x)
+        noise = max(base.error, 1e-12 * float(np.linalg.norm(base.x)) + 1e-13 * self.unit)
+        rights: list[Array | None] = []
+        lefts: list[Array | None] = []
+        for h in STEPS:
+            rights.append(self._moved(theta, direction, h, base))
+            lefts.append(self._moved(theta, direction, -h, base))
+            if len(rights) < 2:
+                continue
+            found = _judge_sides(rights, lefts, xi, noise)
+            if found is not None:
+                return found
+        return Slope(0.0, 0.0, np.inf, 1.0, decided=False)
+
+    def _moved(self, theta: Theta, direction: Theta, h: float, base: Answer) -> Array | None:
+        """(x(h) − x(0))/h, None where θ + h·direction is no problem."""
+        moved = {k: v + h * direction[k] if k in direction else v for k, v in theta.items()}
+        for name, entry in self.recipe["theta"].items():
+            if entry["kind"] in ("nonnegative", "positive") and (moved[name] < 0).any():
+                return None
+        for lo, hi in self.recipe.get("ordered", ()):
+            if (moved[lo] > moved[hi]).any():
+                return None
+        answer = self.solve(moved, unit=self.unit)
+        return (answer.x - base.x) / h if answer.solved else None
+
+
+def _own_kernel(recipe: Recipe) -> Any:
+    for term in recipe["terms"]:
+        if term["f"] == "NegativeEntropy":
+            return {"geometry": "Entropy"}
+        geometry = term.get("args", {}).get("geometry")
+        if term["f"] == "BregmanTerm" and geometry["geometry"] != "Euclidean":
+            return geometry
+    return None
+
+
+def _judge_sides(
+    rights: list[Array | None], lefts: list[Array | None], xi: Array, noise: float
+) -> Slope | None:
+    """The slope from the last two steps, None where a smaller step has to decide."""
+    size = float(np.linalg.norm(xi))
+    sides = [s for s in (rights, lefts) if s[-1] is not None and s[-2] is not None]
+    if not sides:
+        return None
+    doubt = 2 * noise / STEPS[len(rights) - 1]
+    speed = max(float(np.linalg.norm(s[-1])) for s in sides)  # type: ignore[arg-type]
+    scale = size * max(speed, doubt)
+    # Off kinks one-sided differences have an error ~ h; two steps extrapolate it away.
+    ratio = STEPS[len(rights) - 1] / STEPS[len(rights) - 2]
+    ends, doubts = [], []
+    for side in sides:
+        coarse, fine = float(xi @ side[-2]), float(xi @ side[-1])  # type: ignore[operator]
+        ends.append(fine + (fine - coarse) * ratio / (1 - ratio))
+        doubts.append(abs(fine - coarse) * 0.2 + size * doubt)
+    change = max(
+        float(np.linalg.norm(side[-2] - side[-1])) for side in sides  # type: ignore[operator]
+    )
+    if change > 0.05 * speed + 4 * doubt:
+        return None  # something happens between the two steps: a kink nearby, or not yet small
+    low, high, error = min(ends), max(ends), max(doubts)
+    apart = 0.0
+    if len(sides) == 2:
+        apart = float(np.linalg.norm(rights[-1] - lefts[-1]))  # type: ignore[operator]
+    kink = apart > 0.05 * speed + 4 * doubt
+    if error > 0.01 * scale:
+        return None
+    return Slope(low, high, error, scale, decided=True, kink=kink)
