@@ -73,6 +73,10 @@ class Found:
     solved: bool
     infeasible: bool
 
+    @property
+    def gap(self) -> float:
+        return abs(self.value - self.dual)
+
 
 @dataclass
 class Program:

@@ -15,6 +15,10 @@ from oracle.recipes import Recipe, features
 Array = Any
 
 
+_TELLS_SHAPE = ("LeastSquares", "Quadratic", "Logistic", "SquaredDistance", "Linear")
+"""Terms whose data have the shape of the variable, so that no start is needed."""
+
+
 def three_digits(values: Any) -> Any:
     array = np.asarray(values, float)
     return np.vectorize(lambda v: float(f"{v:.3g}"))(array).tolist() if array.size else array.tolist()
@@ -289,8 +293,8 @@ class Draw:
             term["op"] = operator
         if self.happens(0.15):
             term["scale"] = self.tensor("t", (), "positive", batched=False)
-        if self.happens(0.08) and term["f"] != "Linear":
-            term["shift"] = self.tensor("c", tuple(shape), degree=1) if "op" not in term else None
+        if self.happens(0.08) and term["f"] not in ("Linear", "SquaredNorm") and "op" not in term:
+            term["shift"] = self.tensor("c", tuple(shape), degree=1)
         return term
 
     def _mu(self) -> Any:
@@ -310,7 +314,9 @@ class Draw:
 
     def ridge(self, shape: list[int]) -> dict[str, Any]:
         """What makes a minimiser unique."""
-        return self.smooth_named(self.choose(["SquaredNorm", "SquaredDistance"]), shape)
+        term = self.smooth_named(self.choose(["SquaredNorm", "SquaredDistance"]), shape)
+        term.pop("shift", None)
+        return term
 
     # --- algorithms -------------------------------------------------------------------------------
 
@@ -366,8 +372,9 @@ class Draw:
         ]
         fixed += [{"name": "FixedPoint"}, {"name": "FixedPoint", "terms": 500}, {"name": "OneStep"},
                   {"name": "Piggyback"}]  # fmt: skip
-        every = fixed + unrolled
-        return self.choose(every, [4, 2, 2, 1, 2, 1, 2, 0.5, 1, 1, 0.7, 0.7, 0.7, 0.4])
+        primal_dual = (algorithm or {}).get("name") == "PrimalDual"
+        weights = [4, 2, 0.3 if primal_dual else 2, 1, 2, 1, 2, 0.5, 1.5 if primal_dual else 0.1]
+        return self.choose(fixed + unrolled, [*weights, 1, 0.7, 0.7, 0.7, 0.4])
 
     # --- whole problems ---------------------------------------------------------------------------
 
@@ -376,6 +383,8 @@ class Draw:
                            [4, 2.2, 4, 0.8, 0.6])  # fmt: skip
         made = form()
         made.setdefault("shape", self.shape)
+        if not any(entry["batched"] for entry in self.theta.values()):
+            self.sizes = None  # nothing has the axis of a batch
         dtype = self.choose(["float64", "float32"], [3, 1])
         gradient = self.gradient(made["algorithm"])
         made |= {
@@ -391,8 +400,8 @@ class Draw:
         if gradient["name"] in ("Unroll", "Forward", "Piggyback"):
             if self.happens(0.25) and gradient["name"] == "Unroll":
                 return {"iterations": 400, "tol": tol}
-            return {"iterations": 150 if gradient["name"] == "Forward" else 400}
-        return {"iterations": 3000, "tol": tol}
+            return {"iterations": 100 if gradient["name"] == "Forward" else 300}
+        return {"iterations": 2000, "tol": tol}
 
     def _loss(self, made: Recipe) -> dict[str, Any]:
         shapes = made["shape"] if made["form"] == "blocks" else [made["shape"]]
@@ -423,8 +432,8 @@ class Draw:
             terms.append(self.smooth(self.shape))
         if self.happens(unique):
             terms.append(self.ridge(self.shape))
-        if all(t["f"] in ("Smooth", "SquaredNorm", "L1", "SmoothAbsolute") for t in terms):
-            terms.append(self.smooth_named("SquaredDistance", self.shape))  # tells the shape of x
+        if not any(t["f"] in _TELLS_SHAPE for t in terms):
+            terms.append(self.smooth_named("SquaredDistance", self.shape))
         derivable = all(t["f"] != "Smooth" or "constant" in t["args"] for t in terms)
         return terms, derivable
 
@@ -514,6 +523,8 @@ class Draw:
             (smooth if self.happens(0.3) else nonsmooth).append(ridge)
         if any(t["f"] == "Smooth" and "constant" not in t["args"] for t in smooth):
             smooth = [self.smooth_named("LeastSquares", self.shape)]
+        if not any(t["f"] in _TELLS_SHAPE for t in [*smooth, *nonsmooth]):
+            nonsmooth.append(self.smooth_named("SquaredDistance", self.shape))
         if self.happens(0.25):
             parts = [self.operator(self.shape, 1) for _ in range(2)]
             operator = {"op": "Stack", "operators": [p[0] for p in parts]}

@@ -1,7 +1,7 @@
 """The solution of a recipe and its derivative, without legato, with what is known about their error.
 
 Every element of a batch is a problem of its own. Its derivative along a direction of θ comes from
-differences of solutions on both sides, with three steps: where the two sides disagree whatever the
+differences of solutions on both sides, with steps of several sizes: where the two sides disagree whatever the
 step, θ lies on a kink, and the truth is the interval between them.
 """
 
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from oracle.cones import Array, Program, Rows
+from oracle.cones import Array, Found, Program, Rows
 from oracle.meanings import add_term, stay_inside
 from oracle.recipes import Recipe
 
-STEPS = (3e-4, 3e-5, 3e-6)
+STEPS = (1e-3, 2e-4, 4e-5, 8e-6)
 """Steps of the differences, relative to the size of what is moved."""
+
+TOL = 1e-14
+"""What the solver is asked for; it mostly comes close."""
 
 Theta = dict[str, Array]
 
@@ -102,17 +105,30 @@ class Element:
         return program, xs
 
     def solve(
-        self, theta: Theta, tilt: Array | None = None, unit: float | None = None, tol: float = 1e-14
+        self, theta: Theta, tilt: Array | None = None, unit: float | None = None, tol: float = TOL
     ) -> Answer:
-        """The minimiser for θ; ``tilt`` adds a linear term."""
+        """The minimiser for θ; ``tilt`` adds a linear term.
+
+        Now and then the solver gives up early: another factor in front of the objective helps.
+        """
         unit = self.size if unit is None else unit
         program, xs = self._program(theta, unit)
         if tilt is not None:
-            program.minimise(Rows(np.concatenate([x.padded(program.size) for x in xs]),
-                                  np.zeros(len(tilt))), tilt)  # fmt: skip
-        found = program.solve(unit**2, tol)
-        x = unit * found.z[: sum(len(r) for r in xs)]
-        return Answer(x, found.value, abs(found.value - found.dual), found.solved, found.infeasible)
+            rows = Rows(np.concatenate([x.padded(program.size) for x in xs]), np.zeros(len(tilt)))
+            program.minimise(rows, tilt)
+        best: Found | None = None
+        for factor in (1.0, 0.3, 4.0, 0.05):
+            found = program.solve(factor * unit**2, tol)
+            if found.infeasible:
+                best = found
+                break
+            if best is None or (found.solved and (not best.solved or found.gap < best.gap)):
+                best = found
+            if best.solved and best.gap <= 20 * tol * max(unit**2, abs(best.value)):
+                break
+        assert best is not None
+        x = unit * best.z[: sum(len(r) for r in xs)]
+        return Answer(x, best.value, best.gap, best.solved, best.infeasible)
 
     def base(self, theta: Theta) -> Answer:
         """The solution, in the unit that fits it, with the difference between two tolerances."""
@@ -131,7 +147,7 @@ class Element:
         program, xs = self._program(theta, self.unit)
         rows = Rows(np.concatenate([r.padded(program.size) for r in xs]), np.zeros(len(x)))
         program.zero(rows.minus(x).times(1 / self.unit))
-        found = program.solve(self.unit**2)
+        found = program.solve(self.unit**2, 1e-9)
         return found.value if found.solved and not found.infeasible else None
 
     def stiffness(self, theta: Theta, base: Answer, rng: np.random.Generator) -> float:
@@ -172,7 +188,9 @@ class Element:
     def slope(self, theta: Theta, direction: Theta, base: Answer) -> Slope:
         """dℓ/dt along θ + t·direction, at t = 0."""
         xi = self.loss_gradient(base.x)
-        noise = max(base.error, 1e-12 * float(np.linalg.norm(base.x)) + 1e-13 * self.unit)
+        size = float(np.linalg.norm(base.x))
+        noise = max(base.error, 1e-12 * size + 1e-13 * self.unit)
+        floor = 1e-2 * max(size, self.unit)
         rights: list[Array | None] = []
         lefts: list[Array | None] = []
         for h in STEPS:
@@ -180,7 +198,7 @@ class Element:
             lefts.append(self._moved(theta, direction, -h, base))
             if len(rights) < 2:
                 continue
-            found = _judge_sides(rights, lefts, xi, noise)
+            found = _judge_sides(rights, lefts, xi, noise, floor)
             if found is not None:
                 return found
         return Slope(0.0, 0.0, np.inf, 1.0, decided=False)
@@ -209,33 +227,30 @@ def _own_kernel(recipe: Recipe) -> Any:
 
 
 def _judge_sides(
-    rights: list[Array | None], lefts: list[Array | None], xi: Array, noise: float
+    rights: list[Array | None], lefts: list[Array | None], xi: Array, noise: float, floor: float
 ) -> Slope | None:
-    """The slope from the last two steps, None where a smaller step has to decide."""
-    size = float(np.linalg.norm(xi))
-    sides = [s for s in (rights, lefts) if s[-1] is not None and s[-2] is not None]
+    """The slope from the last two steps, None where smaller steps have to decide.
+
+    ``floor`` is a speed of x below which θ is said to have no influence.
+    """
+    sides = [(s[-2], s[-1]) for s in (rights, lefts) if s[-1] is not None and s[-2] is not None]
     if not sides:
         return None
-    doubt = 2 * noise / STEPS[len(rights) - 1]
-    speed = max(float(np.linalg.norm(s[-1])) for s in sides)  # type: ignore[arg-type]
-    scale = size * max(speed, doubt)
-    # Off kinks one-sided differences have an error ~ h; two steps extrapolate it away.
-    ratio = STEPS[len(rights) - 1] / STEPS[len(rights) - 2]
+    size, h = float(np.linalg.norm(xi)), STEPS[len(rights) - 1]
+    ratio = h / STEPS[len(rights) - 2]
+    doubt = 2 * noise / h
+    speed = max(float(np.linalg.norm(fine)) for _, fine in sides)
+    moving = max(speed, floor)
     ends, doubts = [], []
-    for side in sides:
-        coarse, fine = float(xi @ side[-2]), float(xi @ side[-1])  # type: ignore[operator]
-        ends.append(fine + (fine - coarse) * ratio / (1 - ratio))
-        doubts.append(abs(fine - coarse) * 0.2 + size * doubt)
-    change = max(
-        float(np.linalg.norm(side[-2] - side[-1])) for side in sides  # type: ignore[operator]
-    )
-    if change > 0.05 * speed + 4 * doubt:
-        return None  # something happens between the two steps: a kink nearby, or not yet small
-    low, high, error = min(ends), max(ends), max(doubts)
-    apart = 0.0
-    if len(sides) == 2:
-        apart = float(np.linalg.norm(rights[-1] - lefts[-1]))  # type: ignore[operator]
-    kink = apart > 0.05 * speed + 4 * doubt
-    if error > 0.01 * scale:
+    for coarse, fine in sides:
+        change = float(np.linalg.norm(coarse - fine))
+        if change > 0.02 * moving + 4 * doubt:
+            return None  # a kink between the two steps, or an error that is not yet small
+        # Off kinks one-sided differences have an error ~ h; two steps extrapolate it away.
+        ends.append(float(xi @ (fine + (fine - coarse) * ratio / (1 - ratio))))
+        doubts.append(size * (0.2 * change + doubt))
+    if max(doubts) > 0.01 * size * moving:
         return None
-    return Slope(low, high, error, scale, decided=True, kink=kink)
+    apart = float(np.linalg.norm(sides[0][1] - sides[-1][1]))
+    kink = apart > 0.05 * moving + 4 * doubt
+    return Slope(min(ends), max(ends), max(doubts), size * moving, decided=True, kink=kink)
