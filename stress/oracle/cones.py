@@ -80,16 +80,22 @@ class Found:
 
 @dataclass
 class Program:
-    """A program that grows while terms are added to it."""
+    """A program that grows while terms are added to it.
 
+    ``unit`` is the size of the variables: lengths are handed over in multiples of it, so that a
+    problem a million times smaller is solved as accurately.
+    """
+
+    unit: float = 1.0
     size: int = 0
     squares: list[tuple[Rows, Array]] = field(default_factory=list)
     linear: list[Rows] = field(default_factory=list)
     cones: list[tuple[Any, Rows]] = field(default_factory=list)
 
-    def variables(self, count: int) -> Rows:
+    def variables(self, count: int, unit: float | None = None) -> Rows:
+        """New variables: lengths, or multiples of another unit."""
         M = np.zeros((count, self.size + count))
-        M[:, self.size :] = np.eye(count)
+        M[:, self.size :] = (self.unit if unit is None else unit) * np.eye(count)
         self.size += count
         return Rows(M, np.zeros(count))
 
@@ -103,14 +109,15 @@ class Program:
         self.squares.append((rows, weight))
 
     def nonnegative(self, rows: Rows) -> None:
-        self.cones.append((clarabel.NonnegativeConeT(len(rows)), rows))
+        self.cones.append((clarabel.NonnegativeConeT(len(rows)), rows.times(1 / self.unit)))
 
     def zero(self, rows: Rows) -> None:
-        self.cones.append((clarabel.ZeroConeT(len(rows)), rows))
+        self.cones.append((clarabel.ZeroConeT(len(rows)), rows.times(1 / self.unit)))
 
     def norm_below(self, rows: Rows, bound: Rows) -> None:
         """‖rows‖₂ ≤ bound, one row."""
-        self.cones.append((clarabel.SecondOrderConeT(1 + len(rows)), joined(bound, rows)))
+        both = joined(bound, rows).times(1 / self.unit)
+        self.cones.append((clarabel.SecondOrderConeT(1 + len(rows)), both))
 
     def exponential(self, x: Rows, y: Rows, z: Rows) -> None:
         """y_i·exp(x_i/y_i) ≤ z_i with y_i > 0, row by row."""
@@ -126,33 +133,34 @@ class Program:
         return t
 
     def above_square(self, rows: Rows) -> Rows:
-        """One t ≥ ‖rows‖², as ‖(2·rows, t − 1)‖ ≤ t + 1."""
+        """One t ≥ ‖rows‖², as ‖(2·rows, t − 1)‖ ≤ t + 1 in units."""
         t = self.variables(1)
-        self.norm_below(joined(rows.times(2.0), t.minus(1.0)), t.plus(1.0))
-        return t
+        self.norm_below(joined(rows.times(2.0), t.minus(self.unit)), t.plus(self.unit))
+        return t.times(self.unit)
 
     def above_entropy(self, rows: Rows) -> Rows:
         """t ≥ r log r, with r ≥ 0."""
-        t = self.variables(len(rows))
+        t = self.variables(len(rows), 1.0)
         self.exponential(t.times(-1.0), rows, constant(np.ones(len(rows))))
         return t
 
     def above_exponential(self, rows: Rows) -> Rows:
         """t ≥ exp(r)."""
-        t = self.variables(len(rows))
+        t = self.variables(len(rows), 1.0)
         self.exponential(rows, constant(np.ones(len(rows))), t)
         return t
 
     def below_logarithm(self, rows: Rows) -> Rows:
         """t ≤ log r."""
-        t = self.variables(len(rows))
+        t = self.variables(len(rows), 1.0)
         self.exponential(t, constant(np.ones(len(rows))), rows)
         return t
 
     # --- the solution ---------------------------------------------------------------------------------
 
-    def solve(self, unit: float = 1.0, tol: float = 1e-12) -> Found:
-        """The minimiser; the objective is divided by ``unit`` before it is handed over."""
+    def solve(self, factor: float = 1.0, tol: float = 1e-12) -> Found:
+        """The minimiser; the objective is handed over in multiples of ``factor``·unit²."""
+        unit = factor * self.unit**2
         n = self.size
         P, q, offset = np.zeros((n, n)), np.zeros(n), 0.0
         for rows, weight in self.squares:

@@ -401,7 +401,7 @@ class Draw:
             if self.happens(0.25) and gradient["name"] == "Unroll":
                 return {"iterations": 400, "tol": tol}
             return {"iterations": 100 if gradient["name"] == "Forward" else 300}
-        return {"iterations": 2000, "tol": tol}
+        return {"iterations": 1500, "tol": tol}
 
     def _loss(self, made: Recipe) -> dict[str, Any]:
         shapes = made["shape"] if made["form"] == "blocks" else [made["shape"]]

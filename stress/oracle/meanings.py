@@ -310,7 +310,7 @@ def quadratic(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
 
 def _above_softplus(p: Program, rows: Rows) -> Rows:
     """t ≥ log(1 + exp r), as exp(r − t) + exp(−t) ≤ 1."""
-    t = p.variables(len(rows))
+    t = p.variables(len(rows), 1.0)
     parts = p.above_exponential(rows.minus(t)), p.above_exponential(t.times(-1.0))
     p.nonnegative(parts[0].plus(parts[1]).times(-1.0).plus(1.0))
     return t
@@ -339,7 +339,7 @@ def smooth(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
             p.minimise_squares(p.above_square(x[i].minus(c[i])), 0.5 * spread(weight, shape)[i])
     elif spec["callable"] == "log-sum-exp":  # Σ_slices w log Σ exp(x − c)
         for entries in _slices(shape, -1):
-            t = p.variables(1)
+            t = p.variables(1, 1.0)
             shifted = x[entries].minus(c[entries]).minus(t.through(np.ones((len(entries), 1))))
             total = p.above_exponential(shifted).through(np.ones((1, len(entries))))
             p.nonnegative(total.times(-1.0).plus(1.0))

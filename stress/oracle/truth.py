@@ -88,10 +88,9 @@ class Element:
         return numbers
 
     def _program(self, theta: Theta, unit: float) -> tuple[Program, list[Rows]]:
-        """The energy in variables of size one, x = unit·u."""
         numbers = self._numbers(theta)
-        program = Program()
-        xs = [program.variables(int(np.prod(s))).times(unit) for s in self.shapes]
+        program = Program(unit)
+        xs = [program.variables(int(np.prod(s))) for s in self.shapes]
         for x, shape, geometry in zip(xs, self.shapes, self.geometries, strict=True):
             stay_inside(program, x, shape, geometry, numbers)
         for term in self.recipe["terms"]:
@@ -118,7 +117,7 @@ class Element:
             program.minimise(rows, tilt)
         best: Found | None = None
         for factor in (1.0, 0.3, 4.0, 0.05):
-            found = program.solve(factor * unit**2, tol)
+            found = program.solve(factor, tol)
             if found.infeasible:
                 best = found
                 break
@@ -132,12 +131,16 @@ class Element:
 
     def base(self, theta: Theta) -> Answer:
         """The solution, in the unit that fits it, with the difference between two tolerances."""
-        first = self.solve(theta)
         self.unit = self.size
-        largest = float(np.abs(first.x).max(initial=0.0)) if first.solved else 0.0
-        if first.solved and largest > 0 and not 1e-2 < largest / self.size < 1e2:
-            self.unit = largest
+        first = self.solve(theta)
+        if not first.solved and self.size != 1.0:
+            self.unit = 1.0
             first = self.solve(theta, unit=self.unit)
+        largest = float(np.abs(first.x).max(initial=0.0)) if first.solved else 0.0
+        if largest > 0 and not 1e-2 < largest / self.unit < 1e2:
+            other = self.solve(theta, unit=largest)
+            if other.solved:
+                first, self.unit = other, largest
         second = self.solve(theta, unit=self.unit, tol=1e-12)
         first.error = float(np.linalg.norm(first.x - second.x)) if second.solved else np.inf
         return first
@@ -146,8 +149,8 @@ class Element:
         """The energy at a point, None where it is infinite: the program with x fixed."""
         program, xs = self._program(theta, self.unit)
         rows = Rows(np.concatenate([r.padded(program.size) for r in xs]), np.zeros(len(x)))
-        program.zero(rows.minus(x).times(1 / self.unit))
-        found = program.solve(self.unit**2, 1e-9)
+        program.zero(rows.minus(x))
+        found = program.solve(tol=1e-9)
         return found.value if found.solved and not found.infeasible else None
 
     def stiffness(self, theta: Theta, base: Answer, rng: np.random.Generator) -> float:
