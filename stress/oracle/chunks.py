@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from tally import Tally
+
 from oracle.drawing import Quotas
 from oracle.judge import judge
 from oracle.recipes import features
 from oracle.vocabulary import everything
-from tally import Tally
 
 PROBLEMS = 50
 """Recipes of one chunk."""

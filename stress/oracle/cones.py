@@ -55,7 +55,9 @@ class Rows:
 
 def joined(*parts: Rows) -> Rows:
     columns = max(p.M.shape[1] for p in parts)
-    return Rows(np.concatenate([p.padded(columns) for p in parts]), np.concatenate([p.v for p in parts]))
+    return Rows(
+        np.concatenate([p.padded(columns) for p in parts]), np.concatenate([p.v for p in parts])
+    )
 
 
 def constant(values: Any) -> Rows:

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+
 from oracle.recipes import Recipe, features
 
 Array = Any
@@ -21,7 +22,9 @@ _TELLS_SHAPE = ("LeastSquares", "Quadratic", "Logistic", "SquaredDistance", "Lin
 
 def three_digits(values: Any) -> Any:
     array = np.asarray(values, float)
-    return np.vectorize(lambda v: float(f"{v:.3g}"))(array).tolist() if array.size else array.tolist()
+    return (
+        np.vectorize(lambda v: float(f"{v:.3g}"))(array).tolist() if array.size else array.tolist()
+    )
 
 
 class Draw:
@@ -77,7 +80,9 @@ class Draw:
         self.theta[label] = {"value": three_digits(array), "kind": kind, "batched": bool(batched)}
         return label
 
-    def weight(self, name: str, shape: Any, scale: float, degree: int = 1, zeros: bool = True) -> Any:
+    def weight(
+        self, name: str, shape: Any, scale: float, degree: int = 1, zeros: bool = True
+    ) -> Any:
         """A number or a tensor ≥ 0: one for all entries or one each, sometimes with zeros."""
         alike = self.sizes is None or len(set(self.sizes)) == 1 == self.sizes[0]
         if self.happens(0.15) and alike:
@@ -101,7 +106,9 @@ class Draw:
         count = len(self.sizes or [1]) if batched else 1
         made = []
         for _ in range(count):
-            left, _, right = np.linalg.svd(self.rng.normal(size=(rows, columns)), full_matrices=False)
+            left, _, right = np.linalg.svd(
+                self.rng.normal(size=(rows, columns)), full_matrices=False
+            )
             values = np.logspace(0, -np.log10(condition), min(rows, columns))
             made.append(left * values @ right)
         values = np.stack(made) if batched else made[0]
@@ -145,13 +152,19 @@ class Draw:
             return spec, [*shape[:-2], outputs, n]
         if kind == "Scaled":
             inner, out = self.operator(shape, 1)
-            return {"op": "Scaled", "operator": inner, "scale": self.tensor("s", (), batched=False)}, out
+            return {
+                "op": "Scaled",
+                "operator": inner,
+                "scale": self.tensor("s", (), batched=False),
+            }, out
         if kind == "Composition":
             inner, between = self.operator(shape, 1)
             outer, out = self.operator(between, 1)
             return {"op": "Composition", "outer": outer, "inner": inner}, out
         first = {"op": "Dense", "matrix": self.matrix("K", n, n)}
-        second = self.choose([{"op": "Identity"}, {"op": "Dense", "matrix": self.matrix("K", n, n)}])
+        second = self.choose(
+            [{"op": "Identity"}, {"op": "Dense", "matrix": self.matrix("K", n, n)}]
+        )
         return {"op": "Sum", "first": first, "second": second}, shape
 
     def _differences(self, shape: list[int]) -> tuple[dict[str, Any], list[int]]:
@@ -181,7 +194,11 @@ class Draw:
         if kinds is not None:
             names = {k: v for k, v in names.items() if k in kinds}
         name = self.choose(list(names), list(names.values()))
-        term = self._conjugate(shape, strength) if name == "conjugate" else self._named(name, shape, strength)
+        term = (
+            self._conjugate(shape, strength)
+            if name == "conjugate"
+            else self._named(name, shape, strength)
+        )
         if self.happens(0.12) and term["f"] not in ("Zero", "Equality"):
             term["shift"] = self.tensor("c", tuple(shape), degree=1)
         if self.happens(0.15) and term["f"] != "Zero":
@@ -213,14 +230,18 @@ class Draw:
             labels = (self.rng.permutation(shape[-1]) % 2).tolist()
             own = (*[1] * (len(shape) - 1), 2)
             batched = self.sizes is not None
-            values = scale * self.rng.uniform(0.3, 1, ((len(self.sizes or []), *own) if batched else own))
+            values = scale * self.rng.uniform(
+                0.3, 1, ((len(self.sizes or []), *own) if batched else own)
+            )
             weight = self.tensor("w", own, "nonnegative", 1, batched, values)
             return {"weight": weight, "groups": {"ints": labels}}
         norms = [1 if axis == dim % len(shape) else size for axis, size in enumerate(shape)]
         args: dict[str, Any] = {word: self.weight("w", norms, scale, zeros=name == "GroupL1")}
         return {**args, "dim": dim} if dim != -1 else args
 
-    def _ends(self, shape: list[int], scale: float, infinite: float, equal: float = 0.0) -> dict[str, Any]:
+    def _ends(
+        self, shape: list[int], scale: float, infinite: float, equal: float = 0.0
+    ) -> dict[str, Any]:
         alike = self.sizes is None or set(self.sizes) == {1.0}
         if self.happens(infinite):
             end = float(f"{scale * self.rng.uniform(0.3, 1):.3g}") if alike else 0.0
@@ -228,18 +249,32 @@ class Draw:
         own = tuple(shape) if self.happens(0.6) else (1,) * len(shape)
         count = 0 if self.sizes is None else len(self.sizes)
         full = (count, *own) if count else own
-        lo, width = -scale * self.rng.uniform(-0.2, 1, full), scale * self.rng.uniform(0.3, 1.5, full)
+        lo, width = (
+            -scale * self.rng.uniform(-0.2, 1, full),
+            scale * self.rng.uniform(0.3, 1.5, full),
+        )
         if self.happens(equal):
             width = np.where(self.rng.random(full) < 0.4, 0.0, width)
         lo = np.asarray(three_digits(lo))
         ends = [self.tensor("lo", own, "free", 1, count > 0, lo)]
-        ends.append(self.tensor("hi", own, "free", 1, count > 0, lo + np.asarray(three_digits(width))))
+        ends.append(
+            self.tensor("hi", own, "free", 1, count > 0, lo + np.asarray(three_digits(width)))
+        )
         self.ordered.append(ends)
         return {"lo": ends[0], "hi": ends[1]}
 
     def _conjugate(self, shape: list[int], strength: float) -> dict[str, Any]:
         """The conjugate of a term; those with names of their own as well as those without."""
-        kinds = ["L1", "GroupL1", "L2Ball", "Simplex", "Box", "NonNegative", "LInfBall", "AsymmetricL1"]
+        kinds = [
+            "L1",
+            "GroupL1",
+            "L2Ball",
+            "Simplex",
+            "Box",
+            "NonNegative",
+            "LInfBall",
+            "AsymmetricL1",
+        ]
         name = self.choose(kinds, [1, 2, 1, 2, 1, 0.5, 1, 1])
         term = self._named(name, shape, strength)
         return {**term, "conjugate": True}
@@ -255,7 +290,10 @@ class Draw:
         n = shape[-1]
         if name == "LeastSquares":
             operator, out = self.operator(shape)
-            args: dict[str, Any] = {"operator": operator, "b": self.tensor("b", tuple(out), degree=1)}
+            args: dict[str, Any] = {
+                "operator": operator,
+                "b": self.tensor("b", tuple(out), degree=1),
+            }
             if self.happens(0.3):
                 args["weight"] = self.weight("v", out, 1.0, degree=0, zeros=False)
             term = {"f": name, "args": args}
@@ -278,7 +316,10 @@ class Draw:
             if self.happens(0.5):
                 term["args"]["weight"] = self.weight("v", shape, 1.0, degree=0, zeros=False)
         elif name == "SquaredNorm":
-            term = {"f": name, "args": {"weight": self.weight("e", shape, 1.0, degree=0, zeros=False)}}
+            term = {
+                "f": name,
+                "args": {"weight": self.weight("e", shape, 1.0, degree=0, zeros=False)},
+            }
         elif name == "SmoothAbsolute":
             weight = self.weight("w", shape, 0.3, zeros=False)
             term = {"f": name, "args": {"weight": weight, "mu": self._mu()}}
@@ -325,7 +366,9 @@ class Draw:
         if geometry is not None:
             spec["geometry"] = geometry
         if not derivable:
-            spec["step"] = {"backtracking": self.choose([{}, {"grow": 2.0}, {"initial": 0.1, "grow": 1.5}])}
+            spec["step"] = {
+                "backtracking": self.choose([{}, {"grow": 2.0}, {"initial": 0.1, "grow": 1.5}])
+            }
             return spec
         kind = self.choose(["plain", "fraction", "vector", "backtracking", "inertia", "nesterov"],
                            [3, 1, 0.7, 1, 1, 2])  # fmt: skip
@@ -348,7 +391,9 @@ class Draw:
             spec["geometry"] = geometry
         if dual is not None:
             spec["dual_geometry"] = dual
-        kind = self.choose(["plain", "steps", "balance", "precondition", "average"], [3, 1, 1.5, 1.5, 0.4])
+        kind = self.choose(
+            ["plain", "steps", "balance", "precondition", "average"], [3, 1, 1.5, 1.5, 0.4]
+        )
         if kind == "steps":
             spec["steps"] = self.choose([0.5, 0.99])
         elif kind == "balance":
@@ -368,7 +413,8 @@ class Draw:
         if averaged:
             return self.choose(unrolled[:2])
         fixed: list[dict[str, Any]] = [
-            {"name": "Implicit", "solver": {"name": s}} for s in ("GMRES", "BiCGStab", "CG", "Neumann", "Direct")
+            {"name": "Implicit", "solver": {"name": s}}
+            for s in ("GMRES", "BiCGStab", "CG", "Neumann", "Direct")
         ]
         fixed += [{"name": "FixedPoint"}, {"name": "FixedPoint", "terms": 500}, {"name": "OneStep"},
                   {"name": "Piggyback"}]  # fmt: skip
@@ -413,17 +459,22 @@ class Draw:
         return {"c": c if made["form"] == "blocks" else c[0], "sizes": sizes}
 
     def _start(self, made: Recipe) -> dict[str, Any] | None:
-        if self.happens(0.6) or made["form"] == "blocks":
+        if made["form"] == "blocks":  # no term tells the shapes
+            return {"value": {"tuple": [[1.0 / s[0]] * s[0] for s in made["shape"]]}}
+        lead = [] if self.sizes is None else [len(self.sizes)]
+        if any(t.get("smoothed") and t["f"] == "NonNegative" for t in made["terms"]):
+            return {"value": np.full([*lead, *made["shape"]], 0.5).tolist()}
+        if self.happens(0.6):
             return None
         if self.happens(0.5):
             return {"another": self.choose([0.7, 1.5]), "as": self.choose(["state", "solution"])}
         geometry = (made["algorithm"] or {}).get("geometry")
-        barrier = any(t.get("smoothed") or t["f"] in ("LogBarrier", "NegativeEntropy", "BregmanTerm")
-                      for t in made["terms"])  # fmt: skip
-        if geometry is not None or barrier:
+        barriers = ("LogBarrier", "NegativeEntropy", "BregmanTerm")
+        if geometry is not None or any(
+            t.get("smoothed") or t["f"] in barriers for t in made["terms"]
+        ):
             return None
-        lead = () if self.sizes is None else (len(self.sizes),)
-        return {"value": three_digits(self.rng.normal(size=(*lead, *made["shape"])))}
+        return {"value": three_digits(self.rng.normal(size=[*lead, *made["shape"]]))}
 
     def _smooth_part(self, unique: float = 0.88) -> tuple[list[dict[str, Any]], bool]:
         """Smooth terms, and whether a step can be derived from them."""
@@ -477,7 +528,9 @@ class Draw:
         elif kind in ("Entropy", "Burg"):
             core = self.core(self.shape, kinds=("NonNegative", "L1", "AsymmetricL1", "Zero"))
             core.pop("shift", None)
-            if core["f"] == "AsymmetricL1" and not np.isfinite(core["args"].get("hi", 1.0) if not isinstance(core["args"].get("hi"), str) else 1.0):
+            if core["f"] == "AsymmetricL1" and not np.isfinite(
+                core["args"].get("hi", 1.0) if not isinstance(core["args"].get("hi"), str) else 1.0
+            ):
                 core = {"f": "NonNegative", "args": {}}
             derived = False
         elif kind == "Interval":
@@ -486,13 +539,17 @@ class Draw:
             args = core["args"]
             ends = isinstance(args.get("lo"), str)
             equal = ends and bool(
-                (np.asarray(self.theta[args["lo"]]["value"]) >= self.theta[args["hi"]]["value"]).any()
+                (
+                    np.asarray(self.theta[args["lo"]]["value"]) >= self.theta[args["hi"]]["value"]
+                ).any()
             )
             if core["f"] == "Box" and ends and not equal:
                 geometry |= {"lo": args["lo"], "hi": args["hi"]}
             else:
                 core = core if core["f"] != "Box" else {"f": "Zero", "args": {}}
-                geometry |= self.choose([{"lo": -1.0, "hi": 1.0}, {"lo": 0.0, "hi": 2.0}, {"lo": -0.3, "hi": 0.5}])
+                geometry |= self.choose(
+                    [{"lo": -1.0, "hi": 1.0}, {"lo": 0.0, "hi": 2.0}, {"lo": -0.3, "hi": 0.5}]
+                )
         elif kind == "Quartic":
             core = self.core(self.shape, kinds=("L1", "Zero"))
             core.pop("shift", None)
@@ -508,7 +565,9 @@ class Draw:
             if geometry["geometry"] == "Entropy" and self.happens(0.6):
                 nonsmooth.append({"f": "NegativeEntropy", "args": {"weight": weight}})
             else:
-                nonsmooth.append({"f": "BregmanTerm", "args": {"geometry": geometry, "weight": weight}})
+                nonsmooth.append(
+                    {"f": "BregmanTerm", "args": {"geometry": geometry, "weight": weight}}
+                )
         algorithm = self.forward_backward(geometry, derived and derivable)
         return self._with_roles(smooth, nonsmooth, algorithm)
 
@@ -528,7 +587,10 @@ class Draw:
         if self.happens(0.25):
             parts = [self.operator(self.shape, 1) for _ in range(2)]
             operator = {"op": "Stack", "operators": [p[0] for p in parts]}
-            penalty: dict[str, Any] = {"f": "Separable", "blocks": [self.core(p[1], 0.2) for p in parts]}
+            penalty: dict[str, Any] = {
+                "f": "Separable",
+                "blocks": [self.core(p[1], 0.2) for p in parts],
+            }
         else:
             operator, out = self.operator(self.shape)
             penalty = self.core(out, 0.2)
@@ -541,7 +603,11 @@ class Draw:
             return {"form": "energy", "terms": [terms[i] for i in order], "algorithm": algorithm}
         terms = [{**t, "role": "smooth"} for t in smooth]
         terms += [{**t, "role": "nonsmooth"} for t in nonsmooth]
-        return {"form": "Saddle", "terms": [*terms, {**penalty, "role": "penalty"}], "algorithm": algorithm}
+        return {
+            "form": "Saddle",
+            "terms": [*terms, {**penalty, "role": "penalty"}],
+            "algorithm": algorithm,
+        }
 
     def _game(self) -> Recipe:
         """Entropic primal and dual steps: min over a simplex, max over a simplex or an interval."""
@@ -566,7 +632,9 @@ class Draw:
     def _newton(self) -> Recipe:
         """Energies with second derivatives, barriers included."""
         smooth, _ = self._smooth_part(1.0)
-        kind = self.choose(["none", "LogBarrier", "NonNegative", "Box", "LInfBall"], [2, 1, 1, 1, 1])
+        kind = self.choose(
+            ["none", "LogBarrier", "NonNegative", "Box", "LInfBall"], [2, 1, 1, 1, 1]
+        )
         mu = self.tensor("m", (), "positive", batched=False)
         if kind == "LogBarrier":
             smooth.append({"f": kind, "args": {"mu": mu, "lo": -1.0, "hi": 2.0}})
@@ -606,7 +674,10 @@ class Draw:
             elif kind == "Entropy":
                 geometry = {"geometry": "Entropy"}
                 weight = self.tensor("e", (), "positive")
-                own = [{"f": "Simplex", "args": {}}, {"f": "NegativeEntropy", "args": {"weight": weight}}]
+                own = [
+                    {"f": "Simplex", "args": {}},
+                    {"f": "NegativeEntropy", "args": {"weight": weight}},
+                ]
             else:
                 geometry = {"geometry": "Interval", "lo": -1.0, "hi": 1.0}
                 weight = self.tensor("e", (), "positive")
@@ -614,7 +685,10 @@ class Draw:
                        {"f": "BregmanTerm", "args": {"geometry": geometry, "weight": weight}}]  # fmt: skip
             geometries.append(geometry)
             terms += [{**t, "block": number} for t in own]
-        product = {"geometry": "Product", "blocks": [g or {"geometry": "Euclidean"} for g in geometries]}
+        product = {
+            "geometry": "Product",
+            "blocks": [g or {"geometry": "Euclidean"} for g in geometries],
+        }
         algorithm = {"name": "ForwardBackward", "geometry": product}
         return {"form": "blocks", "shape": [[n], [m]], "terms": terms, "algorithm": algorithm}
 
@@ -627,7 +701,7 @@ class Quotas:
     """How often every feature has appeared; the next recipe holds the rarest of them."""
 
     def __init__(self, wanted: set[str]) -> None:
-        self.counts: Counter[str] = Counter({name: 0 for name in wanted})
+        self.counts: Counter[str] = Counter(dict.fromkeys(wanted, 0))
 
     def next(self, seed: int, tries: int = 12) -> Recipe:
         """The best of several draws: the one whose rarest feature has been seen least."""

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from oracle.cones import Array
-from oracle.recipes import Recipe, build
-from oracle.truth import Answer, Element, Theta, values_of
 
 import legato as lg
 from legato.errors import LegatoError, LegatoWarning
+from oracle.cones import Array
+from oracle.recipes import Recipe, build
+from oracle.truth import Answer, Element, Theta, values_of
 
 FAR = 0.02
 """A relative error of a gradient, or of a solution, that its user has to be told about."""
@@ -207,14 +207,17 @@ class _Element:
         unit = max(abs(self.base.value), scale**2)
         if excess > 1e-3 * unit + self.base.gap:
             verdict.finding(
-                "converged above the minimum", f"element {self.number}: {excess / unit:.2g} above (relative)"
+                "converged above the minimum",
+                f"element {self.number}: {excess / unit:.2g} above (relative)",
             )
 
 
 class Gradients:
     """Directional derivatives along random directions, for each element and for all together."""
 
-    def __init__(self, recipe: Recipe, done: Attempt, elements: list[_Element], verdict: Verdict) -> None:
+    def __init__(
+        self, recipe: Recipe, done: Attempt, elements: list[_Element], verdict: Verdict
+    ) -> None:
         self.recipe = recipe
         self.done = done
         self.elements = elements
@@ -234,6 +237,9 @@ class Gradients:
             return
         if not all(e.unique for e in self.elements):
             return
+        unrolled = self.recipe["gradient"]["name"] in ("Unroll", "Forward")
+        if unrolled and not all(e.claims for e in self.elements):
+            return  # exact for the iterations made, which are not the solution yet
         names = list(self.done.gradient)
         chosen = [names, [str(self.rng.choice(names))], [str(self.rng.choice(names))]]
         for turn, learned in enumerate(chosen):
@@ -244,7 +250,9 @@ class Gradients:
             for element in self.elements:
                 self._along(own, element=element)
 
-    def _along(self, names: list[str], single: bool = False, element: _Element | None = None) -> None:
+    def _along(
+        self, names: list[str], single: bool = False, element: _Element | None = None
+    ) -> None:
         direction = self._direction(names, single, element)
         slopes = []
         for each in self.elements if element is None else [element]:

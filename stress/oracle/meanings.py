@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from oracle.cones import Array, Program, Rows, constant, joined
 from oracle.matrices import Numbers, Shape, matrix_of
 
@@ -17,7 +18,9 @@ Arguments = Callable[..., Any]
 Meaning = Callable[[Program, Rows, Shape, Arguments], None]
 
 
-def add_term(program: Program, rows: Rows, shape: Shape, term: dict[str, Any], numbers: Numbers) -> None:
+def add_term(
+    program: Program, rows: Rows, shape: Shape, term: dict[str, Any], numbers: Numbers
+) -> None:
     """Add scale·f(Kx − c), or the conjugate of f, to a program; x are ``rows`` of this shape."""
     operator = term.get("op")
     if operator is not None and operator["op"] == "Stack":
@@ -223,7 +226,9 @@ def bregman_term(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
     _KERNELS[spec["geometry"]](p, x, shape, a("weight", 1.0), spec, a.numbers)  # type: ignore[attr-defined]
 
 
-def _interval_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers) -> None:
+def _interval_kernel(
+    p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers
+) -> None:
     """r²/2 Σ (1 + t) log(1 + t) + (1 − t) log(1 − t) with t = (x − m)/r."""
     lo, hi = spread(numbers(spec["lo"]), shape), spread(numbers(spec["hi"]), shape)
     r = (hi - lo) / 2
@@ -233,11 +238,15 @@ def _interval_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, 
     p.minimise(p.above_entropy(t.times(-1.0).plus(1.0)), w)
 
 
-def _burg_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers) -> None:
+def _burg_kernel(
+    p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers
+) -> None:
     p.minimise(p.below_logarithm(x).times(-1.0), spread(weight, shape))
 
 
-def _quartic_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers) -> None:
+def _quartic_kernel(
+    p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers
+) -> None:
     """¼‖x‖⁴ + ½‖x‖² along the last axis."""
     for entries in _slices(shape, -1):
         t = p.above_square(x[entries])
@@ -245,7 +254,9 @@ def _quartic_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, n
         p.minimise(t, 0.5 * float(np.squeeze(weight)))
 
 
-def _polyhedral_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers) -> None:
+def _polyhedral_kernel(
+    p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers
+) -> None:
     """Σ s log s with s = b − Ax."""
     A, b = np.asarray(numbers(spec["A"])), np.asarray(numbers(spec["b"]))
     for entries in _slices(shape, -1):
@@ -253,11 +264,15 @@ def _polyhedral_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any
         p.minimise(p.above_entropy(slack), float(np.squeeze(weight)))
 
 
-def _euclidean_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers) -> None:
+def _euclidean_kernel(
+    p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers
+) -> None:
     p.minimise_squares(x, spread(weight, shape))
 
 
-def _entropy_kernel(p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers) -> None:
+def _entropy_kernel(
+    p: Program, x: Rows, shape: Shape, weight: Any, spec: Any, numbers: Numbers
+) -> None:
     p.minimise(p.above_entropy(x), spread(weight, shape))
 
 
@@ -458,7 +473,9 @@ CONJUGATES: dict[str, Meaning] = {
 # --- what a geometry forbids ------------------------------------------------------------------------
 
 
-def stay_inside(p: Program, x: Rows, shape: Shape, spec: dict[str, Any] | None, numbers: Numbers) -> None:
+def stay_inside(
+    p: Program, x: Rows, shape: Shape, spec: dict[str, Any] | None, numbers: Numbers
+) -> None:
     """The closure of a geometry's domain, in which its iterates stay."""
     name = "Euclidean" if spec is None else spec["geometry"]
     if name in ("Entropy", "Burg"):

@@ -17,7 +17,12 @@ def program(recipe: Recipe) -> str:
 class _Writer:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.lines = ["import math", "import torch", "import legato as lg", "from legato import functions"]
+        self.lines = [
+            "import math",
+            "import torch",
+            "import legato as lg",
+            "from legato import functions",
+        ]
         self.lines.append("from legato.operators import base as operators")
         self.geometries: dict[str, str] = {}
 
@@ -44,7 +49,11 @@ class _Writer:
             self.lines.append(f"print(torch.autograd.grad(loss, [{names}], allow_unused=True))")
             self.lines.append("print(solution.backward)")
         text = "\n".join(self.lines)
-        for unused in ("import math", "from legato import functions", "from legato.operators import base as operators"):
+        for unused in (
+            "import math",
+            "from legato import functions",
+            "from legato.operators import base as operators",
+        ):
             if text.count(unused.split()[-1] + ".") == 0:
                 text = text.replace(unused + "\n", "")
         return text

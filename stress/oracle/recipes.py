@@ -234,7 +234,9 @@ class Maker:
         return float(K.amax()), float(torch.as_tensor(L).amax())
 
     def gradient(self) -> Any:
-        return strategy(self.recipe["gradient"], [t for t in self.theta.values() if t.requires_grad])
+        return strategy(
+            self.recipe["gradient"], [t for t in self.theta.values() if t.requires_grad]
+        )
 
     def start(self, algorithm: Any) -> Any:
         spec = self.recipe.get("start")

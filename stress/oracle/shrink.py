@@ -1,6 +1,6 @@
 """A finding made small: every simplification that keeps it is kept.
 
-    python -m oracle.shrink RECIPE.json      (from the folder stress, with legato on the path)
+python -m oracle.shrink RECIPE.json      (from the folder stress, with legato on the path)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from oracle.judge import judge
 from oracle.program import program
 from oracle.recipes import Recipe
@@ -124,7 +125,10 @@ def _default_options(recipe: Recipe) -> Iterator[Recipe]:
 def _plainer_terms(recipe: Recipe) -> Iterator[Recipe]:
     for number, term in enumerate(recipe["terms"]):
         for made in _plainer(term):
-            yield {**recipe, "terms": [made if i == number else t for i, t in enumerate(recipe["terms"])]}
+            yield {
+                **recipe,
+                "terms": [made if i == number else t for i, t in enumerate(recipe["terms"])],
+            }
 
 
 def _plainer(term: dict[str, Any]) -> Iterator[dict[str, Any]]:

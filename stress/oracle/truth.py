@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from oracle.cones import Array, Found, Program, Rows
 from oracle.meanings import add_term, stay_inside
 from oracle.recipes import Recipe
@@ -20,6 +21,9 @@ STEPS = (1e-3, 2e-4, 4e-5, 8e-6)
 
 TOL = 1e-14
 """What the solver is asked for; it mostly comes close."""
+
+FACTORS = (1.0, 0.3, 4.0, 0.05)
+"""In front of the objective, which change no minimiser but the way to it."""
 
 Theta = dict[str, Array]
 
@@ -104,8 +108,9 @@ class Element:
         return program, xs
 
     def solve(
-        self, theta: Theta, tilt: Array | None = None, unit: float | None = None, tol: float = TOL
-    ) -> Answer:
+        self, theta: Theta, tilt: Array | None = None, unit: float | None = None,
+        factors: tuple[float, ...] = FACTORS,
+    ) -> Answer:  # fmt: skip
         """The minimiser for θ; ``tilt`` adds a linear term.
 
         Now and then the solver gives up early: another factor in front of the objective helps.
@@ -116,21 +121,20 @@ class Element:
             rows = Rows(np.concatenate([x.padded(program.size) for x in xs]), np.zeros(len(tilt)))
             program.minimise(rows, tilt)
         best: Found | None = None
-        for factor in (1.0, 0.3, 4.0, 0.05):
-            found = program.solve(factor, tol)
-            if found.infeasible:
-                best = found
-                break
+        for factor in factors:
+            found = program.solve(factor, TOL)
             if best is None or (found.solved and (not best.solved or found.gap < best.gap)):
                 best = found
-            if best.solved and best.gap <= 20 * tol * max(unit**2, abs(best.value)):
+            if best.infeasible or (
+                best.solved and best.gap <= 20 * TOL * max(unit**2, abs(best.value))
+            ):
                 break
         assert best is not None
         x = unit * best.z[: sum(len(r) for r in xs)]
         return Answer(x, best.value, best.gap, best.solved, best.infeasible)
 
     def base(self, theta: Theta) -> Answer:
-        """The solution, in the unit that fits it, with the difference between two tolerances."""
+        """The solution, in the unit that fits it, with the difference between two solves."""
         self.unit = self.size
         first = self.solve(theta)
         if not first.solved and self.size != 1.0:
@@ -141,8 +145,28 @@ class Element:
             other = self.solve(theta, unit=largest)
             if other.solved:
                 first, self.unit = other, largest
-        second = self.solve(theta, unit=self.unit, tol=1e-12)
-        first.error = float(np.linalg.norm(first.x - second.x)) if second.solved else np.inf
+        return self._agreed(theta, first)
+
+    def _agreed(self, theta: Theta, first: Answer) -> Answer:
+        """One of the two solves, with different factors, that are closest to each other."""
+        if not first.solved:
+            return first
+        found = [first]
+        for factor in (0.7, 2.5, 0.15):
+            found.append(self.solve(theta, unit=self.unit, factors=(factor,)))
+            if not found[-1].solved:
+                found.pop()
+                continue
+            *earlier, last = found
+            nearest = min(earlier, key=lambda a: float(np.linalg.norm(a.x - last.x)))
+            error = float(np.linalg.norm(nearest.x - last.x))
+            if len(found) == 2 or error < first.error:
+                best = min(nearest, last, key=lambda a: a.gap)
+                first = Answer(best.x, best.value, best.gap, True, False, error)
+            if first.error <= 1e-10 * self.unit:
+                break
+        if len(found) == 1:
+            first.error = np.inf
         return first
 
     def value_at(self, theta: Theta, x: Array) -> float | None:
