@@ -110,8 +110,10 @@ class Program:
         weight = np.broadcast_to(np.asarray(weight, float), rows.v.shape)
         self.squares.append((rows, weight))
 
-    def nonnegative(self, rows: Rows) -> None:
-        self.cones.append((clarabel.NonnegativeConeT(len(rows)), rows.times(1 / self.unit)))
+    def nonnegative(self, rows: Rows, unit: float | None = None) -> None:
+        """rows ≥ 0, for lengths or for multiples of another unit."""
+        scale = 1 / (self.unit if unit is None else unit)
+        self.cones.append((clarabel.NonnegativeConeT(len(rows)), rows.times(scale)))
 
     def zero(self, rows: Rows) -> None:
         self.cones.append((clarabel.ZeroConeT(len(rows)), rows.times(1 / self.unit)))

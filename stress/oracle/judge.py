@@ -185,6 +185,10 @@ class _Element:
             self._judge_objective(verdict, scale)
             return
         if self.claims and self.distance > FAR * max(1.0, self.stiffness / WELL_POSED):
+            value = self.truth.value_at(self.theta, self.x)
+            if value is not None and value < self.base.value - 1e-6 * self.truth.unit**2:
+                verdict.outcome, verdict.undecided = "the oracle is beaten", True
+                return
             detail = (
                 f"element {self.number}: {self.distance:.2g} away (relative), "
                 f"x = {_short(self.x)}, true {_short(self.base.x)}, "

@@ -95,16 +95,18 @@ def l1(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
 
 
 def asymmetric_l1(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
-    """Σ max(lo_i x_i, hi_i x_i); an infinite slope is a constraint."""
+    """Σ max(lo_i x_i, hi_i x_i) = Σ lo_i x_i + (hi_i − lo_i) max(x_i, 0); ±∞ is a constraint."""
     lo, hi = spread(a("lo", -1.0), shape), spread(a("hi", 1.0), shape)
     for i in range(len(x)):
-        t = p.variables(1)
-        for slope, sign in ((lo[i], 1.0), (hi[i], -1.0)):
-            if np.isfinite(slope):
-                p.nonnegative(t.minus(x[i].times(slope)))
-            else:  # lo = −∞ forbids x < 0, hi = ∞ forbids x > 0
-                p.nonnegative(x[i].times(sign))
-        p.minimise(t)
+        if np.isinf(lo[i]) or np.isinf(hi[i]):  # lo = −∞ forbids x < 0, hi = ∞ forbids x > 0
+            p.nonnegative(x[i].times(1.0 if np.isinf(lo[i]) else -1.0))
+            p.minimise(x[i], hi[i] if np.isinf(lo[i]) else lo[i])
+            continue
+        p.minimise(x[i], lo[i])
+        if hi[i] > lo[i]:
+            positive = p.variables(1)
+            p.nonnegative(joined(positive, positive.minus(x[i])))
+            p.minimise(positive, hi[i] - lo[i])
 
 
 def _groups(shape: Shape, a: Arguments, name: str) -> list[tuple[Array, float]]:
@@ -327,7 +329,7 @@ def _above_softplus(p: Program, rows: Rows) -> Rows:
     """t ≥ log(1 + exp r), as exp(r − t) + exp(−t) ≤ 1."""
     t = p.variables(len(rows), 1.0)
     parts = p.above_exponential(rows.minus(t)), p.above_exponential(t.times(-1.0))
-    p.nonnegative(parts[0].plus(parts[1]).times(-1.0).plus(1.0))
+    p.nonnegative(parts[0].plus(parts[1]).times(-1.0).plus(1.0), 1.0)
     return t
 
 
@@ -357,7 +359,7 @@ def smooth(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
             t = p.variables(1, 1.0)
             shifted = x[entries].minus(c[entries]).minus(t.through(np.ones((len(entries), 1))))
             total = p.above_exponential(shifted).through(np.ones((1, len(entries))))
-            p.nonnegative(total.times(-1.0).plus(1.0))
+            p.nonnegative(total.times(-1.0).plus(1.0), 1.0)
             p.minimise(t, float(np.squeeze(weight)))
     else:
         raise KeyError(spec["callable"])

@@ -61,12 +61,16 @@ def _term(x: Any, shape: Any, term: dict[str, Any], numbers: Any) -> tuple[Any, 
     elif term.get("smoothed") is not None:
         name = f"{name} smoothed"
         mu = np.broadcast_to(numbers(term["smoothed"]), shape).ravel()
-        full = {"mu": mu}.get and (lambda n, d=1.0, of=shape, f=full: mu if n == "mu" else f(n, d, of))
+        full = {"mu": mu}.get and (
+            lambda n, d=1.0, of=shape, f=full: mu if n == "mu" else f(n, d, of)
+        )
     value, constraints = _named(name, x, shape, args, full, numbers)
     return factor * value, constraints
 
 
-def _named(name: str, x: Any, shape: Any, args: Any, full: Any, numbers: Any) -> tuple[Any, list[Any]]:
+def _named(
+    name: str, x: Any, shape: Any, args: Any, full: Any, numbers: Any
+) -> tuple[Any, list[Any]]:
     dim = args.get("dim", -1)
     if name == "L1" or name == "LInfBall*":
         return full("weight" if name == "L1" else "radius") @ cp.abs(x), []
@@ -112,7 +116,10 @@ def _named(name: str, x: Any, shape: Any, args: Any, full: Any, numbers: Any) ->
         return _kernel(x, shape, args["geometry"], numbers(args.get("weight", 1.0)), numbers), []
     if name in ("SmoothAbsolute", "L1 smoothed"):
         mu, weight = full("mu"), full("weight")
-        return sum(w * cp.norm(cp.hstack([x[i], m]), 2) for i, (w, m) in enumerate(zip(weight, mu, strict=True))), []
+        return sum(
+            w * cp.norm(cp.hstack([x[i], m]), 2)
+            for i, (w, m) in enumerate(zip(weight, mu, strict=True))
+        ), []
     if name in ("LogBarrier", "NonNegative smoothed", "Box smoothed", "LInfBall smoothed"):
         if name.startswith("LInf"):
             lo, hi = -full("radius"), full("radius")
@@ -121,7 +128,11 @@ def _named(name: str, x: Any, shape: Any, args: Any, full: Any, numbers: Any) ->
             hi = full("hi", 1.0 if name.startswith("Box") else np.inf)
         mu = full("mu")
         return -sum(
-            mu[i] * ((cp.log(x[i] - lo[i]) if np.isfinite(lo[i]) else 0) + (cp.log(hi[i] - x[i]) if np.isfinite(hi[i]) else 0))
+            mu[i]
+            * (
+                (cp.log(x[i] - lo[i]) if np.isfinite(lo[i]) else 0)
+                + (cp.log(hi[i] - x[i]) if np.isfinite(hi[i]) else 0)
+            )
             for i in range(x.size)
         ), []
     if name in ("LeastSquares", "Logistic"):
@@ -202,4 +213,8 @@ def _groups(shape: Any, args: Any, dim: int, full: Any, name: str) -> list[tuple
     count = int(labels.max()) + 1
     weights = full(name, of=(*shape[:-1], count)).reshape(-1, count)
     every = np.arange(int(np.prod(shape))).reshape(-1, shape[-1])
-    return [(row[labels == g], w[g]) for row, w in zip(every, weights, strict=True) for g in range(count)]
+    return [
+        (row[labels == g], w[g])
+        for row, w in zip(every, weights, strict=True)
+        for g in range(count)
+    ]

@@ -44,7 +44,9 @@ def _kinds(recipe):
     for term in [*recipe["terms"], *(b for t in recipe["terms"] for b in t.get("blocks") or [])]:
         ending = "*" if term.get("conjugate") else " smoothed" if term.get("smoothed") else ""
         found.add(term["f"] + ending)
-        found |= {f for f in features({**recipe, "terms": [term]}) if f.startswith(("op", "ker", "call"))}
+        found |= {
+            f for f in features({**recipe, "terms": [term]}) if f.startswith(("op", "ker", "call"))
+        }
     return found | {f for f in features(recipe) if f.startswith("geometry")}
 
 
