@@ -141,7 +141,8 @@ class Element:
             self.unit = 1.0
             first = self.solve(theta, unit=self.unit)
         largest = float(np.abs(first.x).max(initial=0.0)) if first.solved else 0.0
-        if largest > 0 and not 1e-2 < largest / self.unit < 1e2:
+        largest = max(largest, 1e-3 * self.size)  # a minimiser of 0 has no size of its own
+        if first.solved and not 1e-2 < largest / self.unit < 1e2:
             other = self.solve(theta, unit=largest)
             if other.solved:
                 first, self.unit = other, largest
@@ -177,7 +178,9 @@ class Element:
         found = program.solve(tol=1e-9)
         return found.value if found.solved and not found.infeasible else None
 
-    def stiffness(self, theta: Theta, base: Answer, rng: np.random.Generator) -> float:
+    def stiffness(
+        self, theta: Theta, base: Answer, rng: np.random.Generator, size: float = 1e-5
+    ) -> float:
         """How far x moves per unit of a linear term: large where the minimiser is not unique.
 
         At a minimiser that is not unique a tilt of any size moves x by as much as the set is wide.
@@ -185,13 +188,12 @@ class Element:
         worst = 0.0
         for _ in range(2):
             tilt = rng.normal(size=base.x.shape)
-            tilt *= 1e-5 * self.unit / np.linalg.norm(tilt)
+            tilt *= size * self.unit / np.linalg.norm(tilt)
             for sign in (1.0, -1.0):
                 moved = self.solve(theta, sign * tilt, self.unit)
                 if not moved.solved:
                     return np.inf
-                change = float(np.linalg.norm(moved.x - base.x))
-                worst = max(worst, change / (1e-5 * self.unit))
+                worst = max(worst, float(np.linalg.norm(moved.x - base.x)) / (size * self.unit))
         return worst
 
     # --- the loss and its slope -------------------------------------------------------------------
@@ -217,7 +219,7 @@ class Element:
         xi = self.loss_gradient(base.x)
         size = float(np.linalg.norm(base.x))
         noise = max(base.error, 1e-12 * size + 1e-13 * self.unit)
-        floor = 1e-2 * max(size, self.unit)
+        floor = 1e-2 * max(size, self.size)
         rights: list[Array | None] = []
         lefts: list[Array | None] = []
         for h in STEPS:
