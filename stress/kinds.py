@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """``chunks`` of a whole run, ``share`` of the time while it is not done, ``block`` a process."""
+    """``chunks`` of a whole run, ``share`` of the time until then, ``block`` of one process."""
 
     module: str
     chunks: int

@@ -55,7 +55,7 @@ class Queue:
         self.kinds = chosen
         self.spent = dict.fromkeys(chosen, 0.0)
         self.left: dict[str, list[int]] = {}
-        for name, kind in chosen.items():
+        for name in chosen:
             folder = out / folder_of(name)
             (folder / "running").mkdir(parents=True, exist_ok=True)
             done = {one["number"] for one in read(folder, state)}
@@ -164,9 +164,8 @@ def main() -> int:
     state = state_of_the_source()
     queue = Queue(chosen, limits_of(chosen, options.problems), options.out, state)
     left = {name: len(numbers) for name, numbers in queue.left.items()}
-    print(
-        f"Long tests, at most {options.minutes:g} minutes with {options.jobs} processes; chunks left: {left}"
-    )
+    print(f"Long tests, at most {options.minutes:g} minutes with {options.jobs} processes")
+    print(f"Chunks left: {left}")
     end = time.monotonic() + 60 * options.minutes
     arguments = (queue, options.out, state, end)
     workers = [threading.Thread(target=work_through, args=arguments) for _ in range(options.jobs)]

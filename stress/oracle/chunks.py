@@ -8,8 +8,8 @@ from collections import Counter
 from tally import Tally
 
 from oracle.drawing import Quotas
+from oracle.features import features
 from oracle.judge import judge
-from oracle.recipes import features
 from oracle.vocabulary import everything
 
 PROBLEMS = 50

@@ -128,7 +128,7 @@ class Program:
         for i in range(len(x)):
             self.cones.append((clarabel.ExponentialConeT(), joined(x[i], y[i], z[i])))
 
-    # --- composite pieces that several terms share --------------------------------------------------
+    # --- composite pieces that several terms share ------------------------------------------------
 
     def above_absolute(self, rows: Rows) -> Rows:
         """t ≥ |rows|."""
@@ -160,7 +160,7 @@ class Program:
         self.exponential(t, constant(np.ones(len(rows))), rows)
         return t
 
-    # --- the solution ---------------------------------------------------------------------------------
+    # --- the solution -----------------------------------------------------------------------------
 
     def solve(self, factor: float = 1.0, tol: float = 1e-12) -> Found:
         """The minimiser; the objective is handed over in multiples of ``factor``·unit²."""

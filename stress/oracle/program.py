@@ -17,6 +17,7 @@ def program(recipe: Recipe) -> str:
 class _Writer:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.learned = [n for n, e in recipe["theta"].items() if e["kind"] != "fixed"]
         self.lines = [
             "import math",
             "import torch",
@@ -42,10 +43,9 @@ class _Writer:
             f"gradient={self.gradient()}, stop=lg.Stop({stop}))"
         )
         self.loss(dtype)
-        learned = [n for n, e in recipe["theta"].items() if e["kind"] != "fixed"]
         self.lines.append("print(solution, solution.x)")
-        if learned:
-            names = ", ".join(learned)
+        if self.learned:
+            names = ", ".join(self.learned)
             self.lines.append(f"print(torch.autograd.grad(loss, [{names}], allow_unused=True))")
             self.lines.append("print(solution.backward)")
         text = "\n".join(self.lines)
@@ -183,7 +183,7 @@ class _Writer:
     def gradient(self) -> str:
         spec = self.recipe["gradient"]
         if spec["name"] == "Forward":
-            return f"lg.Forward({', '.join(n for n, e in self.recipe['theta'].items() if e['kind'] != 'fixed')})"
+            return f"lg.Forward({', '.join(self.learned)})"
         given = [f"{k}={v!r}" for k, v in spec.items() if k not in ("name", "solver")]
         if "solver" in spec:
             options = ", ".join(f"{k}={v}" for k, v in spec["solver"].items() if k != "name")
@@ -196,22 +196,21 @@ class _Writer:
             return "None"
         if "value" in spec:
             return f"torch.tensor({_plain(spec['value'])}, {dtype})"
-        learned = [n for n, e in self.recipe["theta"].items() if e["kind"] != "fixed"]
         self.lines.append("with torch.no_grad():")
-        for name in learned:
+        for name in self.learned:
             self.lines.append(f"    {name}.mul_({spec['another']})  # a neighbouring problem first")
         self.lines.append(f"    before = lg.solve({problem}, {algorithm}, stop=lg.Stop(20))")
-        for name in learned:
+        for name in self.learned:
             self.lines.append(f"    {name}.div_({spec['another']})")
         return "before" if spec["as"] == "solution" else "before.state"
 
     def loss(self, dtype: str) -> None:
         spec, sizes = self.recipe["loss"], self.recipe["sizes"]
         if self.recipe["form"] == "blocks":
-            parts = [
-                f"((torch.tensor({_plain(c)}, {dtype}) + 0.5 * solution.x[{i}]) * solution.x[{i}]).sum()"
-                for i, c in enumerate(spec["c"])
-            ]
+            parts = []
+            for i, c in enumerate(spec["c"]):
+                x = f"solution.x[{i}]"
+                parts.append(f"((torch.tensor({_plain(c)}, {dtype}) + 0.5 * {x}) * {x}).sum()")
             self.lines.append(f"loss = {' + '.join(parts)}")
             return
         self.lines.append(f"c = torch.tensor({_plain(spec['c'])}, {dtype})")

@@ -165,7 +165,7 @@ def _plainer_operators(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _fewer_coordinates(recipe: Recipe) -> Iterator[Recipe]:
-    """Drop one entry of the last axis, wherever an axis of θ has that size; or a row of a matrix."""
+    """Drop an entry of the last axis, wherever an axis of θ has that size; or a matrix's row."""
     if recipe["form"] == "blocks":
         return
     n = recipe["shape"][-1]

@@ -1,8 +1,8 @@
-"""The solution of a recipe and its derivative, without legato, with what is known about their error.
+"""The solution of a recipe and its derivative, without legato, with their own uncertainty.
 
 Every element of a batch is a problem of its own. Its derivative along a direction of θ comes from
-differences of solutions on both sides, with steps of several sizes: where the two sides disagree whatever the
-step, θ lies on a kink, and the truth is the interval between them.
+differences of solutions on both sides, with steps of several sizes: where the two sides disagree
+whatever the step, θ lies on a kink, and the truth is the interval between them.
 """
 
 from __future__ import annotations

@@ -61,9 +61,7 @@ def _term(x: Any, shape: Any, term: dict[str, Any], numbers: Any) -> tuple[Any, 
     elif term.get("smoothed") is not None:
         name = f"{name} smoothed"
         mu = np.broadcast_to(numbers(term["smoothed"]), shape).ravel()
-        full = {"mu": mu}.get and (
-            lambda n, d=1.0, of=shape, f=full: mu if n == "mu" else f(n, d, of)
-        )
+        args = {**args, "mu": mu.reshape(shape)}
     value, constraints = _named(name, x, shape, args, full, numbers)
     return factor * value, constraints
 
@@ -200,7 +198,7 @@ def _domain(x: Any, shape: Any, spec: Any, numbers: Any) -> list[Any]:
 def _slices(shape: Any, dim: int) -> list[Any]:
     every = np.arange(int(np.prod(shape))).reshape(shape)
     lines = np.apply_along_axis(lambda line: line, dim, every)
-    return [line for line in np.moveaxis(lines, dim, -1).reshape(-1, shape[dim])]
+    return list(np.moveaxis(lines, dim, -1).reshape(-1, shape[dim]))
 
 
 def _groups(shape: Any, args: Any, dim: int, full: Any, name: str) -> list[tuple[Any, float]]:
