@@ -1,175 +1,187 @@
-"""make stress: all long tests in bounded time, their counts in one file, and a summary.
+"""make stress: the long tests in chunks, several processes at once, one summary.
 
-    python stress/run.py --minutes 10 --problems 2000 --out out/stress.json
+    python stress/run.py --minutes 10 --only oracle --problems 20000 --jobs 2
 
-Every part runs in a process of its own, several at once, and gets a share of the minutes; parts
-that are not about chance (extremes, memory, threads and forks) take what they take.
+Every chunk leaves a file in out/stress/KIND. The same command takes an interrupted run up again:
+chunks that this state of the source has finished are not run twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kinds import KINDS, Kind
+from summary import read, summarise
+
 from legato._support.files import write_text
-from legato.console.provenance import provenance
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+HUNG = 900.0
+"""Seconds beyond its time after which a process that has not ended counts as hung."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A selection of tests, and the share of the time that is theirs."""
+def state_of_the_source() -> str:
+    """The commit, and a digest of what differs from it: results of another state do not count."""
 
-    name: str
-    tests: tuple[str, ...]
-    share: float
-    select: str = ""
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
 
-
-# Longest first: the last of them decides when two processes are done.
-PARTS = (
-    Part("strategies, composite", ("test_strategies.py",), 0.65, "Composite"),
-    Part("strategies, saddle", ("test_strategies.py",), 0.65, "Saddle"),
-    Part("extremes", ("test_extremes.py",), 0.3),
-    Part("kills", ("test_kills.py",), 0.3),
-    Part("memory", ("test_memory.py",), 0.2),
-    Part("threads and forks", ("test_threads_and_forks.py",), 0.1),
-)
+    commit = git("rev-parse", "HEAD") or "unknown"
+    changed = git("diff", "HEAD", "--", "src", "stress", ":!*.json")
+    digest = hashlib.sha256(changed.encode()).hexdigest()[:8] if changed else ""
+    return f"{commit}+{digest}" if digest else commit
 
 
-@dataclass
-class Outcome:
-    part: Part
-    passed: bool
-    seconds: float
-    counts: dict[str, int] = field(default_factory=dict)
-    findings: dict[str, list[str]] = field(default_factory=dict)
-    tail: str = ""
+class Queue:
+    """Chunks that are left, given out so that every kind gets its share of the time."""
+
+    def __init__(
+        self, chosen: dict[str, Kind], limits: dict[str, int], out: Path, state: str
+    ) -> None:
+        self.lock = threading.Lock()
+        self.kinds = chosen
+        self.spent = dict.fromkeys(chosen, 0.0)
+        self.left: dict[str, list[int]] = {}
+        for name in chosen:
+            folder = out / folder_of(name)
+            (folder / "running").mkdir(parents=True, exist_ok=True)
+            done = {one["number"] for one in read(folder, state)}
+            self.left[name] = [n for n in range(limits[name]) if n not in done]
+
+    def take(self) -> tuple[str, list[int]] | None:
+        with self.lock:
+            waiting = [name for name, left in self.left.items() if left]
+            if not waiting:
+                return None
+            name = min(waiting, key=lambda n: self.spent[n] / self.kinds[n].share)
+            block = self.kinds[name].block
+            mine, self.left[name] = self.left[name][:block], self.left[name][block:]
+            self.spent[name] += 1.0  # so that two processes do not take the same kind at once
+            return name, mine
+
+    def took(self, name: str, seconds: float) -> None:
+        with self.lock:
+            self.spent[name] += seconds
 
 
-def run_part(part: Part, options: argparse.Namespace, folder: Path) -> Outcome:
-    seconds = 60 * options.minutes * part.share
-    path = folder / f"{part.name}.json"
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "LEGATO_STRESS_SECONDS": f"{seconds:.0f}",
-        "LEGATO_STRESS_TALLY": str(path),
-        "LEGATO_STRESS_PROBLEMS": str(options.problems),
-        "LEGATO_STRESS_REPEATS": str(options.repeats),
-        "LEGATO_STRESS_KILLS": str(options.kills),
-        "LEGATO_STRESS_SEED": str(options.seed),
-    }
-    command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o",
-        "pythonpath=tests stress", "-o", "tmp_path_retention_policy=failed",
-        *(str(HERE / t) for t in part.tests),
-    ]  # fmt: skip
-    if part.select:
-        command += ["-k", part.select]
-    begun = time.monotonic()
-    limit = 4 * seconds + 600  # what hangs is ended, and counts as failed
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit
+def folder_of(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def limits_of(chosen: dict[str, Kind], problems: int) -> dict[str, int]:
+    """How many chunks a whole run has."""
+    limits = {}
+    for name, kind in chosen.items():
+        limits[name] = min(
+            kind.chunks, getattr(importlib.import_module(kind.module), "CHUNKS", kind.chunks)
         )
-        passed, said = done.returncode == 0, done.stdout + done.stderr
+        if name == "oracle":
+            limits[name] = -(-problems // importlib.import_module(kind.module).PROBLEMS)
+    return limits
+
+
+def run_block(name: str, numbers: list[int], out: Path, state: str, seconds: float) -> None:
+    """One process for a few chunks; what ends or hangs it becomes a finding of its chunk."""
+    folder = out / folder_of(name)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _paths()}
+    command = [sys.executable, str(HERE / "worker.py"), name, str(folder), state, f"{seconds:.0f}"]
+    process = subprocess.Popen(
+        [*command, *map(str, numbers)], cwd=ROOT, env=environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        said = process.communicate(timeout=seconds + HUNG)[1]
+        how = f"ended with {process.returncode}"
     except subprocess.TimeoutExpired:
-        passed, said = False, f"ended after {limit:.0f} s"
-    outcome = Outcome(part, passed, time.monotonic() - begun)
-    if path.exists():
-        content = json.loads(path.read_text())
-        outcome.counts, outcome.findings = content["counts"], content["findings"]
-    if not passed:
-        outcome.tail = "\n".join(said.splitlines()[-15:])
-    word = "passed" if passed else "FAILED"
-    print(f"  {part.name:<22} {word} in {outcome.seconds:5.0f} s", flush=True)
-    return outcome
+        process.kill()
+        said, how = process.communicate()[1], "hung"
+    running = folder / "running" / str(process.pid)
+    if process.returncode != 0 and running.exists():
+        number = int(running.read_text())
+        last = "\n".join(said.strip().splitlines()[-12:])
+        content = {
+            "state": state, "number": number, "seconds": 0.0,
+            "counts": {"findings: a chunk failed": 1},
+            "findings": {"a chunk failed": [f"{name} {number} {how}: {last}"]},
+        }  # fmt: skip
+        write_text(folder / f"{number:05d}.json", json.dumps(content, indent=1) + "\n")
+    running.unlink(missing_ok=True)
 
 
-def summary(parts: dict[str, Any]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for part in parts.values():
-        total.update({k: v for k, v in part["counts"].items() if " in float" not in k})
-    findings = sum(v for k, v in total.items() if k.startswith("findings: "))
-    return {
-        "problems": total["problems"],
-        "problems_asked_for": total["problems asked for"],
-        "gradients": total["gradients asked for"],
-        "comparisons": total["comparisons"],
-        "disagreements": total["disagreements"],
-        "refusals": total["refusals"],
-        "gradients_with_a_warning": total["gradients with a warning"],
-        "extreme_inputs": total["extreme inputs"],
-        "extreme_inputs_refused_or_warned_about": total["extreme inputs: refused or warned about"],
-        "repeated_solves_cpu": total["repeated solves on cpu"],
-        "repeated_solves_cuda": total["repeated solves on cuda"],
-        "solves_in_threads": total["solves in threads"],
-        "solves_in_forked_workers": total["solves in forked workers"],
-        "kills": sum(v for k, v in total.items() if k.startswith("kills: ")),
-        "findings": findings,
-    }
+def _paths() -> str:
+    known = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join([str(HERE), str(ROOT / "src"), *([known] if known else [])])
 
 
-def merged(path: Path, outcomes: list[Outcome], options: argparse.Namespace) -> dict[str, Any]:
-    """What was found now, and, for parts that did not run, what the file already holds."""
-    known = json.loads(path.read_text())["parts"] if options.only and path.exists() else {}
-    now = provenance()
-    new = {
-        o.part.name: {
-            "passed": o.passed, "date": now["date"], "commit": now["commit"],
-            "minutes": options.minutes, "seed": options.seed, "seconds": round(o.seconds),
-            "counts": o.counts, "findings": o.findings,
-        }
-        for o in outcomes
-    }  # fmt: skip
-    parts = {p.name: (known | new)[p.name] for p in PARTS if p.name in known | new}
-    return {**now, "summary": summary(parts), "parts": parts}
+def work_through(queue: Queue, out: Path, state: str, end: float) -> None:
+    while time.monotonic() < end:
+        taken = queue.take()
+        if taken is None:
+            return
+        name, numbers = taken
+        begun = time.monotonic()
+        run_block(name, numbers, out, state, max(1.0, end - begun))
+        seconds = time.monotonic() - begun
+        queue.took(name, seconds)
+        print(f"  {name:<18} {numbers[0]:>5} … {numbers[-1]:<5} {seconds:6.0f} s", flush=True)
+
+
+def findings(content: dict[str, Any]) -> Iterator[str]:
+    for name, part in content["parts"].items():
+        for kind, details in part["findings"].items():
+            count = part["counts"][f"findings: {kind}"]
+            yield f"  {name}: {count} × {kind}, e.g. {details[0][:300]}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=10.0, help="on two quiet cores")
-    parser.add_argument("--problems", type=int, default=2000, help="at most; less if time is short")
-    parser.add_argument("--repeats", type=int, default=1000, help="solves while memory is watched")
-    parser.add_argument("--kills", type=int, default=20, help="of each of the two trainings")
-    parser.add_argument("--seed", type=int, default=0, help="of the random problems")
+    parser.add_argument("--minutes", type=float, default=10.0, help="then the run can be resumed")
+    parser.add_argument("--problems", type=int, default=20_000, help="against the oracle, in all")
+    parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument(
-        "--only", default="", help="parts whose name contains this; the others stay"
-    )
-    parser.add_argument("--out", type=Path, default=Path("out/stress.json"))
+    parser.add_argument("--out", type=Path, default=Path("out/stress"), help="folder; OUT.json too")
     options = parser.parse_args()
-    chosen = [part for part in PARTS if options.only in part.name]
+    chosen = {name: kind for name, kind in KINDS.items() if options.only in name}
+    absent = [name for name, kind in chosen.items() if not kind.present]
+    chosen = {name: kind for name, kind in chosen.items() if name not in absent}
     if options.minutes <= 0 or not chosen:
-        parser.error("--minutes must be positive, and --only must name a part")
-    print(f"Long tests, about {options.minutes:g} minutes with {options.jobs} processes")
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        work = [pool.submit(run_part, part, options, Path(folder)) for part in chosen]
-        outcomes = [each.result() for each in work]
-    content = merged(options.out, outcomes, options)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(options.out, json.dumps(content, indent=1) + "\n")
+        parser.error("--minutes must be positive, and --only must name a kind")
+    if absent:
+        print(f"Not there, left out: {', '.join(absent)}")
+    state = state_of_the_source()
+    queue = Queue(chosen, limits_of(chosen, options.problems), options.out, state)
+    left = {name: len(numbers) for name, numbers in queue.left.items()}
+    print(f"Long tests, at most {options.minutes:g} minutes with {options.jobs} processes")
+    print(f"Chunks left: {left}")
+    end = time.monotonic() + 60 * options.minutes
+    arguments = (queue, options.out, state, end)
+    workers = [threading.Thread(target=work_through, args=arguments) for _ in range(options.jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    content = summarise(options.out, KINDS, state)
+    path = options.out.with_suffix(".json")
+    write_text(path, json.dumps(content, indent=1) + "\n")
     for name, number in content["summary"].items():
         print(f"  {name.replace('_', ' '):<40} {number:>8}")
-    for outcome in outcomes:
-        for kind, found in outcome.findings.items():
-            print(f"  {outcome.part.name}: {kind}: {found[0]}")
-        if not outcome.passed:
-            print(f"--- {outcome.part.name}\n{outcome.tail}")
-    print(f"Counts: {options.out}")
-    return 0 if all(o.passed for o in outcomes) else 1
+    for line in findings(content):
+        print(line)
+    print(f"Counts: {path}; chunks: {options.out}")
+    return 1 if content["summary"]["findings"] else 0
 
 
 if __name__ == "__main__":

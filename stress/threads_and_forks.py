@@ -9,9 +9,9 @@ import threading
 import warnings
 from pathlib import Path
 
-import pytest
 import torch
 from subjects import SUBJECTS_TO_REPEAT, Subject
+from tally import Tally
 
 from legato.errors import LegatoWarning
 
@@ -29,7 +29,7 @@ def gradients(subject: Subject) -> dict[str, torch.Tensor]:
     return {"value": value.detach(), **dict(zip(leaves, grads, strict=True))}
 
 
-def test_threads_do_not_disturb_each_other(tally):
+def threads_do_not_disturb_each_other(tally: Tally) -> None:
     """Every thread solves every subject, each in its own order; results equal those of one."""
     made = {name: make() for name, make in SUBJECTS_TO_REPEAT.items()}
     wrong: list[str] = []
@@ -60,13 +60,9 @@ def test_threads_do_not_disturb_each_other(tally):
     tally.count("solves in threads", THREADS * ROUNDS * len(made))
     for line in wrong:
         tally.finding("threads disturb each other", line)
-    assert not wrong, wrong[0]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("first", ["nothing", "solve", "backward", "threads"])
-def test_forked_workers(first, threads, tally):
+def forked_workers(first: str, threads: int, tally: Tally) -> None:
     """In a process of its own, because a fork that hangs would take the tests with it."""
     command = [sys.executable, str(HERE / "forked_workers.py"), first, str(threads)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -76,10 +72,24 @@ def test_forked_workers(first, threads, tally):
         )
     except subprocess.TimeoutExpired:
         tally.finding("forked workers hang", f"{first} before the fork, {threads} threads")
-        raise
+        return
     tally.count("forked loaders")
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         tally.finding("forked workers fail", f"{first} first, {threads} threads: {last}")
-    assert done.returncode == 0, done.stderr
+        return
     tally.count("solves in forked workers", int(done.stdout.split()[-1]))
+
+
+FORKS = [
+    (first, threads) for first in ("nothing", "solve", "backward", "threads") for threads in (1, 2)
+]
+CHUNKS = 1 + (len(FORKS) if hasattr(os, "fork") else 0)
+
+
+def chunk(number: int, tally: Tally) -> None:
+    """Threads first, then a loader's forked workers after each way to begin."""
+    if number == 0:
+        threads_do_not_disturb_each_other(tally)
+    else:
+        forked_workers(*FORKS[number - 1], tally)

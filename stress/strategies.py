@@ -8,27 +8,20 @@ says. And none is far off without having said so.
 from __future__ import annotations
 
 import math
-import os
+import random
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
-from random_problems import COMPOSITES, DTYPES, SADDLES, Case, build, kinds, recipes
+from random_problems import DTYPES, FAMILIES, Case, build, draw, kinds
+from tally import Tally
 from torch import Tensor
 from written_out import Truth, flat_gradient, truth_at
 
 import legato as lg
 from legato.errors import GradientError, LegatoError, LegatoWarning
-
-PROBLEMS = int(os.environ.get("LEGATO_STRESS_PROBLEMS", "2000"))
-SEED = int(os.environ.get("LEGATO_STRESS_SEED", "0"))
-ROUND = 5
-"""Problems of one kind in a row."""
 
 FAR = 0.02
 """A relative error of a gradient that its user has to be told about."""
@@ -277,33 +270,15 @@ class Comparison:
             self.tally.count("early solves: silent and off by more than 10 %")
 
 
-@pytest.mark.parametrize("problem", ["Composite", "Saddle"])
-def test_strategies_agree(problem, tally, budget):
-    """In rounds over all kinds: little time means fewer problems of each, not fewer kinds."""
-    every = kinds(COMPOSITES if problem == "Composite" else SADDLES)
-    wanted, seen = PROBLEMS // 2, set()
-
-    def body(recipe, iterations):
-        if budget.left <= 0 or len(seen) >= wanted or recipe in seen:
-            return
-        seen.add(recipe)
+def chunk(number: int, tally: Tally) -> None:
+    """One problem of every family, variant of its algorithm and dtype."""
+    numbers = random.Random(number)
+    for kind in kinds(tuple(FAMILIES)):
+        recipe = draw(kind, numbers)
         tally.count("problems")
         tally.count(f"problems: {recipe.family}")
+        iterations = numbers.randint(1, 12)
         comparison = Comparison(build(recipe), tally)
         comparison.exact(iterations)
         comparison.fixed_point()
         comparison.too_early(3 * iterations)
-
-    quiet = settings(
-        max_examples=ROUND, deadline=None, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    rounds = 0
-    while budget.left > 0 and len(seen) < wanted:
-        for number, kind in enumerate(every):
-            draws = given(recipes(kind), st.integers(1, 12))(body)
-            seed(10**6 * SEED + 1000 * rounds + number)(quiet(draws))()
-        rounds += 1
-    tally.count("problems asked for", wanted)
-    assert seen, "there was no time for a single problem"
-    tally.require_none()

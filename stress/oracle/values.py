@@ -1,0 +1,105 @@
+"""One element of a batch beside its truth: is it the minimiser that legato says it is?"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from oracle.attempt import Attempt
+from oracle.cones import Array
+from oracle.recipes import Recipe
+from oracle.truth import Answer, Element, values_of
+from oracle.verdict import FAR, NOT_UNIQUE, WELL_POSED, Verdict
+
+
+class Judged:
+    """One element of a batch beside its truth."""
+
+    def __init__(self, recipe: Recipe, done: Attempt, number: int) -> None:
+        self.recipe = recipe
+        self.done = done
+        self.number = number
+        self.truth = Element(recipe, number)
+        self.theta = values_of(recipe)
+        self.base: Answer = self.truth.base(self.theta)
+        batched = recipe["sizes"] is not None
+        self.x = np.concatenate([(x[number] if batched else x).ravel() for x in done.x])
+        self.unique = self.many = self.well_posed = False
+        self.distance = math.nan
+        converged = done.solution.converged
+        if converged is None:
+            self.claims = float(done.solution.residual.amax()) <= 100 * self._tol
+        else:
+            flags = torch.as_tensor(converged)
+            own = flags.ndim > 0 and flags.numel() == len(recipe["sizes"] or [])
+            self.claims = bool(flags.flatten()[number] if own else flags.all())
+
+    @property
+    def _tol(self) -> float:
+        return self.recipe["stop"].get("tol") or (
+            1e-10 if self.recipe["dtype"] == "float64" else 1e-6
+        )
+
+    def judge_value(self, verdict: Verdict) -> None:
+        if self.base.infeasible or not self.base.solved:
+            verdict.outcome = "no minimiser" if self.base.infeasible else "undecided"
+            verdict.undecided = not self.base.infeasible
+            silent = self.claims and not self.done.told and self.recipe["stop"].get("tol")
+            if self.base.infeasible and silent:
+                verdict.finding("converged without a minimiser", f"x = {_short(self.x)}")
+            return
+        rng = np.random.default_rng(self.recipe["seed"])
+        self.stiffness = self.truth.stiffness(self.theta, self.base, rng)
+        self.well_posed = self.stiffness < WELL_POSED
+        self.unique = self.stiffness < NOT_UNIQUE
+        if not self.unique and self.base.error < 1e-6 * self.truth.unit:
+            # A minimiser that is one of many moves as far for a tilt ten times smaller.
+            closer = self.truth.stiffness(self.theta, self.base, rng, 1e-6)
+            self.many = 3 * self.stiffness < closer < np.inf
+        scale = max(float(np.linalg.norm(self.base.x)), 1e-3 * self.truth.size)
+        self.distance = float(np.linalg.norm(self.x - self.base.x)) / scale
+        known = self.base.error / scale
+        if not np.isfinite(self.x).all():
+            if not self.done.told:
+                verdict.finding("silent NaN", f"x = {_short(self.x)}")
+            return
+        if not self.unique or known > 1e-4:
+            verdict.notes["not unique"] = True
+            self._judge_objective(verdict, scale)
+            return
+        if self.claims and self.distance > FAR * max(1.0, self.stiffness / WELL_POSED):
+            value = self.truth.value_at(self.theta, self.x)
+            if value is not None and value < self.base.value - 1e-6 * self.truth.unit**2:
+                verdict.outcome, verdict.undecided = "the oracle is beaten", True
+                return
+            detail = (
+                f"element {self.number}: {self.distance:.2g} away (relative), "
+                f"x = {_short(self.x)}, true {_short(self.base.x)}, "
+                f"residual {float(self.done.solution.residual.amax()):.1e}"
+            )
+            if self.recipe["stop"].get("tol"):
+                verdict.finding("converged far from the minimiser", detail)
+            elif not self.done.told:
+                verdict.finding("small residual far from the minimiser", detail)
+
+    def _judge_objective(self, verdict: Verdict, scale: float) -> None:
+        """Where minimisers are many, the energy has to be that of one of them."""
+        if not self.claims or not self.recipe["stop"].get("tol"):
+            return
+        value = self.truth.value_at(self.theta, self.x)
+        if value is None:  # outside a constraint by rounding: what it costs is not known
+            verdict.undecided = True
+            return
+        excess = value - self.base.value
+        unit = max(abs(self.base.value), scale**2)
+        if excess > 1e-3 * unit + self.base.gap:
+            verdict.finding(
+                "converged above the minimum",
+                f"element {self.number}: {excess / unit:.2g} above (relative)",
+            )
+
+
+def _short(x: Array) -> str:
+    return "(" + ", ".join(f"{v:.4g}" for v in x[:6]) + (", …" if len(x) > 6 else "") + ")"

@@ -1,0 +1,100 @@
+"""All that a recipe may hold, taken from the package: nothing public is left out unnoticed."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+from legato import algorithms, functions, geometry, gradients, operators
+
+NOT_A_TERM = {
+    "Function": "the base class",
+    "L0": "not convex: no solver gives its minimiser",
+    "Sum": "written with +, in every recipe of two terms",
+    "mirror_prox": "a function",
+    "prox": "a function",
+    "register_prox": "a function",
+    "registered_pairs": "a function",
+}
+NOT_AN_OPERATOR = {
+    "Operator": "the base class",
+    "as_operator": "a function",
+    "lanczos_norm": "a function",
+}
+NOT_A_STRATEGY = {
+    "Backward": "a report",
+    "GradientStrategy": "the base class",
+    "FixedPointGradient": "the base class",
+    "Factored": "what a solver is given",
+    "LinearResult": "what a solver returns",
+    "LinearSolver": "the base class",
+    "Linearisation": "a derivative",
+    "Task": "what a strategy is given",
+    "random_vector": "a function",
+    "spectral_radius": "a function",
+    "Implicit": "named with its solver",
+}
+SOLVERS = ("CG", "GMRES", "BiCGStab", "Direct", "Neumann")
+NOT_AN_ALGORITHM = {
+    "Algorithm": "the base class",
+    "SplitStep": "halves of a step",
+    "Nesterov": "an option of ForwardBackward",
+    "Backtracking": "an option of ForwardBackward",
+    "Average": "an option of PrimalDual",
+}
+
+
+def _names(module: ModuleType, left_out: dict[str, str]) -> list[str]:
+    return [name for name in module.__all__ if name not in left_out]
+
+
+def terms() -> list[str]:
+    return [f"term: {name}" for name in _names(functions, NOT_A_TERM)]
+
+
+def operators_() -> list[str]:
+    inner = {c.__name__ for c in vars(operators.base).values() if _is_operator(c)}  # type: ignore[attr-defined]
+    names = {*_names(operators, NOT_AN_OPERATOR), *inner} - {"Operator"}
+    return [f"operator: {name}" for name in sorted(names)]
+
+
+def _is_operator(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, operators.Operator)
+
+
+def geometries() -> list[str]:
+    return [f"geometry: {name}" for name in geometry.__all__ if name != "Geometry"]
+
+
+def strategies() -> list[str]:
+    plain = [n for n in _names(gradients, NOT_A_STRATEGY) if n not in SOLVERS]
+    found = [f"strategy: {name}()" for name in plain]
+    found += [f"strategy: Implicit({solver})" for solver in SOLVERS]
+    return found + [f"strategy: Unroll({option})" for option in ("last", "checkpoint", "tol")]
+
+
+def algorithms_() -> list[str]:
+    found = [f"algorithm: {name}" for name in _names(algorithms, NOT_AN_ALGORITHM)]
+    return [*found, "algorithm: chosen"]
+
+
+OPTIONS = [
+    "option: inertia", "option: inertia restart", "option: step backtracking",
+    "option: step fraction", "option: steps", "option: balance", "option: precondition",
+    "option: average", "dual_geometry: Entropy", "dual_geometry: Interval",
+    "kernel: Entropy", "kernel: Interval", "kernel: Burg", "kernel: Quartic", "kernel: Polyhedral",
+    "callable: pseudo Huber", "callable: softplus", "callable: fourth power",
+    "callable: log-sum-exp", "callable: joint least squares",
+    "form: energy", "form: Composite", "form: Saddle", "form: blocks",
+    "dtype: float32", "dtype: float64", "batch: none", "batch: of one size",
+    "batch: of many sizes", "start: none", "start: point", "start: another's state",
+    "start: another's solution",
+    "term: L1 smoothed", "term: NonNegative smoothed", "term: Box smoothed",
+    "term: LInfBall smoothed",
+]  # fmt: skip
+
+
+def everything() -> set[str]:
+    return {
+        *terms(), *operators_(), *geometries(), *strategies(), *algorithms_(), *OPTIONS,
+    }  # fmt: skip

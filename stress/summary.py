@@ -1,0 +1,78 @@
+"""From the files of chunks to one file: counts, quotas, findings by kind, where it was run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tally import KEPT
+
+from legato.console.provenance import provenance
+
+
+def read(folder: Path, state: str) -> list[dict[str, Any]]:
+    """The chunks of a kind that belong to this state of the source."""
+    found = []
+    for path in sorted(folder.glob("[0-9]*.json")):
+        content = json.loads(path.read_text())
+        if content["state"] == state:
+            found.append(content)
+    return found
+
+
+def of_kind(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
+    findings: dict[str, list[str]] = {}
+    for one in chunks:
+        counts.update(one["counts"])
+        for kind, details in one["findings"].items():
+            kept = findings.setdefault(kind, [])
+            kept += details[: KEPT - len(kept)]
+    quotas = {k.removeprefix("quota "): n for k, n in counts.items() if k.startswith("quota ")}
+    return {
+        "chunks": len(chunks),
+        "seconds": round(sum(one["seconds"] for one in chunks)),
+        "counts": {k: v for k, v in sorted(counts.items()) if not k.startswith("quota ")},
+        "quotas": dict(sorted(quotas.items(), key=lambda item: (item[1], item[0]))),
+        "findings": findings,
+    }
+
+
+def summary(parts: dict[str, Any]) -> dict[str, int]:
+    """The numbers that the documentation quotes."""
+    total: Counter[str] = Counter()
+    for part in parts.values():
+        total.update({k: v for k, v in part["counts"].items() if " in float" not in k})
+    return {
+        "problems": total["problems"],
+        "problems_against_the_oracle": parts.get("oracle", {}).get("counts", {}).get("problems", 0),
+        "undecided_by_the_oracle": total["undecided by the oracle"],
+        "well_posed_problems": total["well-posed problems"],
+        "false_alarms": total["findings: false alarm"],
+        "gradients": total["gradients asked for"],
+        "comparisons": total["comparisons"],
+        "disagreements": total["disagreements"],
+        "refusals": total["refusals"],
+        "gradients_with_a_warning": total["gradients with a warning"],
+        "metamorphic_checks": total["metamorphic checks"],
+        "extreme_inputs": total["extreme inputs"],
+        "extreme_inputs_refused_or_warned_about": total["extreme inputs: refused or warned about"],
+        "repeated_solves_cpu": total["repeated solves on cpu"],
+        "repeated_solves_cuda": total["repeated solves on cuda"],
+        "solves_in_threads": total["solves in threads"],
+        "solves_in_forked_workers": total["solves in forked workers"],
+        "kills": sum(v for k, v in total.items() if k.startswith("kills: ")),
+        "findings": sum(v for k, v in total.items() if k.startswith("findings: ")),
+    }
+
+
+def summarise(out: Path, kinds: dict[str, Any], state: str) -> dict[str, Any]:
+    """What all chunks of this state add up to."""
+    parts = {}
+    for name in kinds:
+        chunks = read(out / name.replace(" ", "_"), state)
+        if chunks:
+            parts[name] = of_kind(chunks)
+    return {**provenance(), "state": state, "summary": summary(parts), "parts": parts}
