@@ -82,7 +82,7 @@ class Target:
         run.mkdir()
         kills, history = 0, []
         for _ in range(self.numbers.randint(2, MOST)):
-            plan = draw_plan(self.numbers, self.longest, writes=10)
+            plan = draw_plan(self.numbers, self.longest, victim.writes)
             history.append(repr(plan))
             end = run_child(victim.work, run, plan)
             if end.how == "killed":

@@ -28,7 +28,8 @@ class Victim:
     """What is killed: ``work(folder)``; ``numbers(folder)`` are its results, the same every time.
 
     ``whole`` raises where a file that was left behind is damaged. ``goes_on`` says that a file that
-    cannot be written is warned about, and the work done all the same; ``study``, that it is long.
+    cannot be written is warned about, and the work done all the same; ``study``, that it takes
+    long; ``writes``, how many files it writes, about.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Victim:
     whole: Callable[[Path], None]
     goes_on: bool = False
     study: bool = False
+    writes: int = 8
 
 
 def _results(folder: Path) -> Any:
@@ -280,8 +282,8 @@ def _whole_segment(folder: Path) -> None:
 
 def studies() -> list[Victim]:
     return [
-        Victim("denoise", _denoise, _denoised, _whole_denoise, study=True),
-        Victim("segment", _segment, _segmented, _whole_segment, goes_on=True, study=True),
+        Victim("denoise", _denoise, _denoised, _whole_denoise, study=True, writes=2),
+        Victim("segment", _segment, _segmented, _whole_segment, goes_on=True, study=True, writes=2),
     ]
 
 

@@ -178,14 +178,16 @@ def made_elsewhere(case: Case, judge: Judge) -> None:
                 outputs_of(subject, layer, case.inputs)
             if name == "inference_mode":  # its parameters cannot be trained, its classmates' can
                 layer = subject.build(case.inputs)
-            found = compute(subject, case.inputs, layer=layer)
-            kinds = {p.dtype for p in layer.parameters()}
-            if kinds != {torch.float64}:
-                return Outcome(raw=f"parameters of {kinds}")
-            return found
+            layer.load_state_dict(case.layer.state_dict())  # other random numbers, other rounding
+            return compute(subject, case.inputs, layer=layer)
 
-        # Numbers that a layer starts from may be rounded to another default dtype.
-        judge.same(case, f"made in {name}", caught(work), rounding=1e-5)
+        judge.same(case, f"made elsewhere: {name}", caught(work), rounding=subject.rounding)
+    # As torch's own layers: parameters of the default dtype, ready for such inputs.
+    with _default_dtype(torch.float64):
+        kinds = {p.dtype for p in subject.make().parameters()} if subject.make else set()
+    judge.require(
+        case, "made elsewhere: parameters", kinds <= {torch.float64}, f"parameters of {kinds}"
+    )
 
 
 LAWS = (around, made_elsewhere, forward_inside, without_gradients, checkpointed)

@@ -38,7 +38,7 @@ def _subject(
     name: str, make: Callable[[], nn.Module], draw: Callable[[Numbers], Inputs],
     *names: str, read: Callable[[Any], Any] = lambda found: found, **facts: Any,
 ) -> Subject:  # fmt: skip
-    return Subject(name, "layer", draw, _layer(make), _call(*names, read=read), **facts)
+    return Subject(name, "layer", draw, _layer(make), _call(*names, read=read), make=make, **facts)
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -46,6 +46,10 @@ def _subject(
 
 def _costs(n: Numbers) -> Inputs:
     return {"cost": n.normal(1, 3, 4, 5), "weights": n.uniform(low=0.2, high=0.6)}
+
+
+def _few(n: Numbers) -> Inputs:
+    return {"cost": n.normal(1, 2, 2, 2), "weights": n.uniform(low=0.2, high=0.6)}
 
 
 def _edges(n: Numbers) -> Inputs:
@@ -90,8 +94,8 @@ def _potts() -> list[Subject]:
             )
     for way in (lg.Implicit(lg.GMRES(tol=1e-10)), lg.FixedPoint(500)):
         name = f"Potts, {type(way).__name__}"
-        make = lambda way=way: lnn.Potts(150, epsilon=0.5, gradient=way)  # noqa: E731
-        found.append(_subject(name, make, _costs, "cost", "weights", **{**facts, "rounding": 1e-4}))
+        make = lambda way=way: lnn.Potts(80, epsilon=1.0, gradient=way)  # noqa: E731
+        found.append(_subject(name, make, _few, "cost", "weights", **{**facts, "rounding": 1e-4}))
     return found
 
 
@@ -281,7 +285,7 @@ def _segmentation() -> list[Subject]:
         return layer(t["logits"], t["image"], [t["features"]])
 
     def one(name: str, make: Callable[[], nn.Module], draw: Any, run: Any, **more: Any) -> Subject:
-        return Subject(name, "layer", draw, _layer(make), run, **more)
+        return Subject(name, "layer", draw, _layer(make), run, make=make, **more)
 
     def picture(n: Numbers) -> Inputs:
         return {"image": n.uniform(1, 3, 4, 4)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import torch
 from torch import Tensor
 
 from metamorphic.judge import Judge
-from metamorphic.outcome import Case, Outcome, caught, compute, cotangents
+from metamorphic.outcome import Case, Outcome, caught, compute, cotangents, outputs_of
 
 
 def _spoilt(t: Tensor, value: float, index: int) -> Tensor:
@@ -91,6 +92,23 @@ def everywhere(case: Case, judge: Judge) -> None:
             return
 
 
+def in_start(case: Case, judge: Judge) -> None:
+    """A start that holds NaN is refused, or gives NaN."""
+    subject = case.subject
+    if subject.kind != "solve" or not case.expected.fine:
+        return
+
+    def work() -> Outcome:
+        setting = subject.build(case.inputs)
+        start = torch.full_like(case.expected.values[0], math.nan)
+        spoilt = dataclasses.replace(setting, start=start)
+        return Outcome([v.detach() for v in outputs_of(subject, spoilt, case.inputs)])
+
+    found = caught(work)
+    if judge.counted(case, "nan: in the start", found) and not _bad(list(found.values)):
+        judge.broken(case, "nan: in the start", "nothing of it shows")
+
+
 def half_precision(case: Case, judge: Judge) -> None:
     """float16 and bfloat16 are computed with or refused in words, not stumbled over."""
     subject = case.subject
@@ -123,4 +141,4 @@ def empty(case: Case, judge: Judge) -> None:
         judge.broken(case, "empty batch", f"outputs of sizes {found.values[0].tolist()}")
 
 
-LAWS = (in_data, in_cotangents, everywhere, half_precision, empty)
+LAWS = (in_data, in_start, in_cotangents, everywhere, half_precision, empty)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import legato as lg
+from legato.errors import InputError
 from metamorphic.judge import Judge
 from metamorphic.outcome import (
     Case,
@@ -127,7 +128,8 @@ def accumulated(case: Case, judge: Judge) -> None:
         values = outputs_of(subject, built, at)
         for turn in range(2):
             if turn:
-                values = outputs_of(subject, built, at)
+                again = built if parameters else subject.build(at)
+                values = outputs_of(subject, again, at)
             loss_of(values, cotangents(values)).backward()
         names = [*at, *(f"parameter {i}" for i in range(len(parameters)))]
         grads = [t.grad for t in (*at.values(), *parameters)]
@@ -138,4 +140,32 @@ def accumulated(case: Case, judge: Judge) -> None:
         judge.same(case, "accumulated", caught(work))
 
 
-LAWS = (twice, inputs_kept, in_between, backward_twice, accumulated)
+def overwritten(case: Case, judge: Judge) -> None:
+    """Data that are overwritten between the passes: the gradient of the old data, or an error."""
+    subject = case.subject
+    if not subject.differentiable:
+        return
+    for name in case.inputs:
+
+        def work(name: str = name) -> Outcome:
+            at = leaves(case.inputs)
+            # A copy, as the next batch in the same buffer: torch forbids writing to leaves.
+            seen = {k: v * 1 for k, v in at.items()}
+            built = case.build(seen)
+            values = outputs_of(subject, built, seen)
+            with torch.no_grad():
+                seen[name].mul_(3)
+            try:
+                slopes = slopes_of(subject, values, at, subject.parameters(built))
+            except RuntimeError as error:
+                if "modified by an inplace operation" in str(error):
+                    raise InputError("torch refuses") from error
+                raise
+            return Outcome([v.detach() for v in values], slopes)
+
+        found = caught(work)
+        found.values = case.expected.values  # a view of the data may be among the outputs
+        judge.same(case, f"overwritten: {name}", found, rounding=subject.rounding)
+
+
+LAWS = (twice, inputs_kept, in_between, backward_twice, accumulated, overwritten)
