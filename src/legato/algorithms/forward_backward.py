@@ -187,7 +187,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         if self.step_size is None:
             return self._derived_step(problem, x)
         self._require_stable(problem)
-        return torch.as_tensor(self.step_size).detach().to(like)
+        return torch.as_tensor(self.step_size, dtype=like.dtype).detach().to(like)
 
     def _derived_step(self, problem: Composite, x: Var) -> Tensor:
         L = problem.smooth.lipschitz()

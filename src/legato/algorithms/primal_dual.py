@@ -178,16 +178,17 @@ class PrimalDual(Algorithm[Saddle, Any]):
         if self.precondition:
             return self._diagonal_steps(problem, x, image, L)
         K = problem.operator.norm(x) if self.norm is None else self.norm
-        K = torch.as_tensor(K).detach().to(like)
+        K = torch.as_tensor(K, dtype=like.dtype).detach().to(like)
         K = torch.where(K > 0, K, torch.ones_like(K))  # K = 0 couples nothing: any step will do
         if self.tau is not None and self.sigma is not None:
             self._require_stable(problem, K, L)
-            return Steps(*(torch.as_tensor(s).detach().to(like) for s in (self.tau, self.sigma)))
+            given = (self.tau, self.sigma)
+            return Steps(*(torch.as_tensor(s, dtype=like.dtype).detach().to(like) for s in given))
         m, n = self._require_moduli(problem)
         K_x, K_y = self._for_primal(problem, K), self._for_dual(problem, K)
         dual = problem.penalty.conjugate()
         if self.tau is not None:
-            tau = torch.as_tensor(self.tau).detach().to(like)
+            tau = torch.as_tensor(self.tau, dtype=like.dtype).detach().to(like)
             room = m / tau - L
             if is_concrete() and not bool((room > 0).all()):
                 raise StepError(
@@ -197,7 +198,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
             least = as_number(room.amin()) if room.ndim else room
             return Steps(tau, tree_map(lambda k: n * least / k**2, K_y))
         if self.sigma is not None:
-            sigma = torch.as_tensor(self.sigma).detach().to(like)
+            sigma = torch.as_tensor(self.sigma, dtype=like.dtype).detach().to(like)
             most = sigma.amax()
             bound = constant_where_coupled(most * K_x**2 / n + L, problem.nonsmooth, x)
             return Steps(m / bound, sigma)
@@ -255,8 +256,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
         m, n = self._moduli(problem)
         if m is None or n is None or not is_concrete():
             return
-        tau = torch.as_tensor(self.tau).detach().to(K)
-        sigma = torch.as_tensor(self.sigma).detach().to(K)
+        tau = torch.as_tensor(self.tau, dtype=K.dtype).detach().to(K)
+        sigma = torch.as_tensor(self.sigma, dtype=K.dtype).detach().to(K)
         if sigma.numel() > 1:  # it broadcasts against y, the rest against x
             sigma = sigma.amin()
         K = self._for_primal(problem, K)

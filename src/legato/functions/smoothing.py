@@ -50,10 +50,17 @@ class LogBarrier(Function):
         return self.lo, self.hi
 
     def grad(self, x: Var) -> Var:
-        return self.mu / (self.hi - x) - self.mu / (x - self.lo)
+        return self.mu * (_inverse(self.hi - x) - _inverse(x - self.lo))
 
     def hessian(self, x: Tensor) -> Tensor:
-        return torch.diag_embed(self.mu / (self.hi - x) ** 2 + self.mu / (x - self.lo) ** 2)
+        above, below = _inverse(self.hi - x), _inverse(x - self.lo)
+        return torch.diag_embed(self.mu * (above**2 + below**2))
+
+
+def _inverse(slack: Tensor) -> Tensor:
+    """1/slack, 0 at an infinite end in all its derivatives as well, where 1/∞ has NaN."""
+    finite = torch.isfinite(slack)
+    return torch.where(finite, 1 / torch.where(finite, slack, 1.0), 0.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,0 +1,158 @@
+"""What came of a computation: values and gradients, a refusal in words, or a raw error."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from legato.errors import LegatoError, LegatoWarning
+from metamorphic.subject import Inputs, Subject
+
+
+@dataclass
+class Outcome:
+    """Outputs, and gradients by the name of what they belong to; or why there are none."""
+
+    values: list[Tensor] = field(default_factory=list)
+    slopes: dict[str, Tensor | None] = field(default_factory=dict)
+    refusal: str = ""
+    raw: str = ""
+    warned: tuple[str, ...] = ()
+
+    @property
+    def fine(self) -> bool:
+        return not self.refusal and not self.raw
+
+
+def caught(compute: Callable[[], Outcome]) -> Outcome:
+    """The outcome of a computation, whatever it raises; warnings of legato are noted."""
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        try:
+            found = compute()
+        except LegatoError as error:
+            found = Outcome(refusal=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            found = Outcome(raw=f"{type(error).__name__}: {str(error)[:300]}")
+    words = [w.category.__name__ for w in noted if issubclass(w.category, LegatoWarning)]
+    found.warned = tuple(dict.fromkeys(words))
+    return found
+
+
+def outputs_of(subject: Subject, built: Any, inputs: Inputs) -> list[Tensor]:
+    found = subject.run(built, inputs)
+    return list(found) if isinstance(found, (tuple, list)) else [found]
+
+
+def cotangents(values: Sequence[Tensor]) -> list[Tensor]:
+    """Weights of a loss ⟨c, y⟩ that sees every entry differently, the same in every batch."""
+    return [
+        torch.cos(1.0 + torch.arange(v.numel(), dtype=torch.float64)).reshape(v.shape).to(v.dtype)
+        for v in values
+    ]
+
+
+def leaves(inputs: Inputs) -> Inputs:
+    """Fresh copies that record gradients."""
+    return {k: v.detach().clone().requires_grad_() for k, v in inputs.items()}
+
+
+def loss_of(values: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    parts = [(c * v).sum() for c, v in zip(weights, values, strict=True) if v.requires_grad]
+    return torch.stack([p.double() for p in parts]).sum()
+
+
+def slopes_of(
+    subject: Subject,
+    values: Sequence[Tensor],
+    at: Inputs,
+    parameters: Sequence[Tensor] = (),
+    weights: Sequence[Tensor] | None = None,
+    retain: bool = False,
+) -> dict[str, Tensor | None]:
+    """The gradient of ⟨c, y⟩ in every input and every parameter; None where there is none."""
+    names = [*at, *(f"parameter {i}" for i in range(len(parameters)))]
+    wanted = [*at.values(), *parameters]
+    if not any(v.requires_grad for v in values):
+        return dict.fromkeys(names)
+    weights = cotangents(values) if weights is None else weights
+    found = torch.autograd.grad(
+        loss_of(values, weights), wanted, allow_unused=True, retain_graph=retain
+    )
+    return dict(zip(names, found, strict=True))
+
+
+def compute(
+    subject: Subject,
+    inputs: Inputs,
+    weights: Sequence[Tensor] | None = None,
+    view: Callable[[Tensor], Tensor] | None = None,
+    layer: nn.Module | None = None,
+) -> Outcome:
+    """Build, run and differentiate; ``view`` changes how inputs lie in memory, not what they are.
+
+    A layer that exists already may be given: parameters are made before they are used.
+    """
+    at = leaves(inputs) if subject.differentiable else dict(inputs)
+    seen = at if view is None else {k: view(v) for k, v in at.items()}
+    built = subject.build(seen) if layer is None else layer
+    values = outputs_of(subject, built, seen)
+    if not subject.differentiable:
+        return Outcome([v.detach() for v in values])
+    slopes = slopes_of(subject, values, at, subject.parameters(built), weights)
+    return Outcome([v.detach() for v in values], slopes)
+
+
+@dataclass
+class Case:
+    """A subject with one draw of its inputs, and what it gives undisturbed."""
+
+    subject: Subject
+    seed: int
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        return self.subject.inputs(self.seed)
+
+    @cached_property
+    def layer(self) -> nn.Module | None:
+        """The layer, if it is one; energies are made of their inputs, whenever those are known."""
+        made = self.subject.build(self.inputs)
+        return made if isinstance(made, nn.Module) else None
+
+    def build(self, inputs: Inputs) -> Any:
+        return self.subject.build(inputs) if self.layer is None else self.layer
+
+    @cached_property
+    def expected(self) -> Outcome:
+        return caught(lambda: compute(self.subject, self.inputs))
+
+    def __str__(self) -> str:
+        return f"{self.subject}, seed {self.seed}"
+
+
+def difference(found: Tensor | None, right: Tensor | None) -> float:
+    """max |a − b| / max |b|; 0 only if all entries are the same, NaN and infinities included."""
+    if found is None or right is None:
+        other = right if found is None else found
+        return 0.0 if other is None or not bool(other.detach().any()) else math.inf
+    if found.shape != right.shape:
+        return math.inf
+    a, b = found.detach().double(), right.detach().double()
+    if torch.equal(a, b):
+        return 0.0
+    same = (a == b) | (torch.isnan(a) & torch.isnan(b))
+    if bool(same.all()):
+        return 0.0
+    size = b[torch.isfinite(b)].abs().max() if bool(torch.isfinite(b).any()) else torch.ones(())
+    gap = (a - b).abs()[~same].max()
+    if not bool(torch.isfinite(gap)):
+        return math.inf
+    return float(gap / size) if float(size) > 0 else math.inf

@@ -1,0 +1,63 @@
+"""All subjects, and which public names they try."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import legato as lg
+from metamorphic.layers import layer_subjects
+from metamorphic.learning import learning_subjects
+from metamorphic.parts import part_subjects
+from metamorphic.solves import solve_subjects
+from metamorphic.subject import Subject, public_types
+
+
+@cache
+def subjects() -> tuple[Subject, ...]:
+    return (*layer_subjects(), *solve_subjects(), *part_subjects(), *learning_subjects())
+
+
+def by_name(kind: str, name: str) -> Subject:
+    return next(s for s in subjects() if s.kind == kind and s.name == name)
+
+
+MODULES = ("algorithms", "bilevel", "functions", "geometry", "gradients", "nn", "operators",
+           "optim", "problems", "solving", "energy", "running", "sklearn")  # fmt: skip
+
+BASES = {"Algorithm", "DescentOptimizer", "Function", "Geometry", "GradientStrategy", "Operator"}
+"""Classes to be derived from; their children are the subjects."""
+RECORDS = {
+    "AnalysisDenoiserOutput", "Diagnosis", "Fit", "History", "LeastSquaresOutput",
+    "MatrixGameOutput", "OuterPath", "PottsOutput", "PottsState", "Record", "Solution",
+    "SparseCodingOutput", "TotalVariationOutput", "Trace",
+}  # fmt: skip
+"""What others return."""
+INNER = {
+    "Backward", "Checkpoint", "Factored", "FixedPointGradient", "LinearResult", "LinearSolver",
+    "Linearisation", "SplitStep", "Task", "random_vector", "spectral_radius",
+}  # fmt: skip
+"""What strategies and algorithms are made of; Checkpoint is tried by the kills."""
+TABLES = {"diagnose", "register_prox", "registered_pairs"}
+"""What looks at problems or adds to a table, and computes nothing by itself."""
+"""Declared, so that a new public name is either a subject or listed here on purpose."""
+EXCEPTIONS = BASES | RECORDS | INNER | TABLES
+
+
+def public_names() -> set[str]:
+    import importlib
+
+    names = set(lg.__all__)
+    for module in MODULES:
+        names |= set(getattr(importlib.import_module(f"legato.{module}"), "__all__", ()))
+    return names
+
+
+def covered() -> set[str]:
+    """Names that some subject is made of, or says that it calls."""
+    found: set[str] = set()
+    for subject in subjects():
+        found |= set(subject.covers)
+        found |= set(public_types(subject.build(subject.inputs(0))))
+    # Made by functions of their own names, or by the splitting of an energy.
+    makers = {"SquaredNorm": "BregmanTerm", "NegativeEntropy": "BregmanTerm"}
+    return found | {name for name, what in makers.items() if what in found}
