@@ -67,8 +67,8 @@ bench: $(STAMP) ## Time the solver loop, then race the peers (BENCH=--fresh: all
 stress: $(STAMP) ## Long tests in bounded time (MINUTES=10); counts go to out/stress.json
 	@$(BIN)/python stress/run.py --minutes $(MINUTES) $(ARGS)
 
-docs: $(STAMP) ## Build the site, the gallery included, with warnings as errors: out/docs/html
-	@$(BIN)/python docs/build.py
+docs: $(STAMP) ## Build the site: out/docs/html; changed pages of the gallery run (DOCS=--fresh: all)
+	@$(BIN)/python docs/build.py $(DOCS)
 
 picture: $(STAMP) ## Regenerate the pictures of README and start page, docs/{readme,start}.png
 	@$(BIN)/python examples/readme.py docs/readme.png

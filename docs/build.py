@@ -76,7 +76,8 @@ def announce(gallery: Path) -> dict[str, str]:
     record = gallery / "drawn_with.json"
     before = json.loads(record.read_text()) if record.exists() else {}
     running = [page for page in pages if page not in same]
-    print(f"── The gallery runs {len(running)} of {len(pages)} pages; the others are unchanged.")
+    others = "; the others are unchanged and stay as they are" if same else ""
+    print(f"── The gallery runs {len(running)} of {len(pages)} pages{others}.")
     for page in running:
         print(f"   {page}")
     old = [page for page in same if before.get(page) != now]

@@ -21,13 +21,12 @@ PANELS = {
     "plot_potts": (2, 3),
     "plot_spatial_weight": (1, 2, 3),
     "plot_learned_filters": (2, 3, 4),
-    "plot_nnls_deconvolution": (0, 1, 2, 3, 4, 5),
+    "plot_nnls_deconvolution": (0, 1, 2),
     "plot_unmixing": (2, 3),
     "plot_many_penalties": (2,),
     "plot_sparse_coding": (1,),
     "plot_boundary": (1,),
     "plot_forward_reverse": (1,),
-    "plot_own_geometry": (1,),
 }
 
 

@@ -29,6 +29,11 @@ def test_small_and_accented_characters_become_commands(written, meant):
     assert in_commands(written) == meant
 
 
+def test_a_dot_can_be_lifted_off_its_letter():
+    assert '<mo class="dot">˙</mo>' in to_mathml("x\u0307", block=False)
+    assert '<mo class="dot">˙</mo>' in to_mathml(r"\dot x", block=True)
+
+
 def test_lines_align_at_their_marks():
     rows = ElementTree.fromstring(to_mathml("a &= b \\\\ c &= d", block=True)).findall(".//mtr")
     assert [["".join(cell.itertext()) for cell in row] for row in rows] == [

@@ -48,7 +48,7 @@ for label, found in slopes.items():
     axes[1].plot(axis_of_theta, found, "--", label=label)
     axes[2].semilogy(axis_of_theta, (found - slope).abs().clamp(min=1e-17), label=label)
 axes[0].set(title="x after 2000 steps", xlabel="θ", ylim=(1e-300, 1e12))
-axes[1].set(title="dx/dθ", xlabel="θ", ylim=(-0.2, 1.6))
+axes[1].set(title="dx/dθ", xlabel="θ", ylim=(-0.2, 2.3))
 axes[2].set(title="error of dx/dθ", xlabel="θ")
 axes[0].legend(loc="lower right")
 axes[1].legend(fontsize=8, loc="upper left")
