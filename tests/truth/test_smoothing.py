@@ -204,3 +204,15 @@ def test_a_hessian_solve_where_one_step_is_enough() -> None:
     x = lg.solve(problem, lg.ForwardBackward(step_size=1.0), gradient=HESSIAN).x
     (found,) = torch.autograd.grad(x.sum(), b)
     assert relative_error(found, Q.sum(1)) < 1e-12
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0.0, float("inf")), (float("-inf"), 1.0), (0.0, 1.0)])
+def test_a_barrier_of_an_infinite_end_has_all_derivatives(lo, hi):
+    """Newton differentiates the Hessian: 1/∞² is 0, and its derivative was NaN."""
+    mu = torch.tensor(0.3).double().requires_grad_()
+    x = torch.tensor([0.2, 0.7]).double().requires_grad_()
+    barrier = lg.Box(lo, hi).smoothed(mu)
+    assert torch.autograd.gradcheck(lambda m, t: lg.Box(lo, hi).smoothed(m).grad(t), (mu, x))
+    assert torch.autograd.gradcheck(lambda m, t: lg.Box(lo, hi).smoothed(m).hessian(t), (mu, x))
+    expected = torch.func.hessian(lambda t: barrier(t))(x.detach())
+    torch.testing.assert_close(barrier.hessian(x.detach()), expected)

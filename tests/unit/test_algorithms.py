@@ -250,3 +250,20 @@ def test_growing_steps_find_their_scale_at_the_start(unit):
     algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
     solution = lg.solve(lg.Composite(f), algorithm, torch.full((3,), 1.01).double())
     assert solution.x.sub(1).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    "algorithm", [lg.ForwardBackward(0.1), lg.PrimalDual(0.1, 0.3), lg.PrimalDual(norm=1.1)]
+)
+def test_steps_given_as_numbers_are_those_numbers(algorithm):
+    """0.1 rounded to the default dtype, float32, is 0.10000000149."""
+    smooth = lg.LeastSquares(torch.eye(3).double(), rand(3, seed=1))
+    problem = lg.Composite(smooth, lg.L1(0.1))
+    if isinstance(algorithm, lg.PrimalDual):
+        problem = lg.Saddle(lg.Identity(), lg.L1(0.1), smooth=smooth)
+    expected = {"step": 0.1, "tau": 0.1, "sigma": 0.3}
+    if getattr(algorithm, "norm", None):
+        expected = {"tau": 1 / 2.1, "sigma": 1 / 1.1}
+    found = lg.solve(problem, algorithm).steps
+    for name, step in found.items():
+        assert float(step) == pytest.approx(expected[name], rel=1e-15)
