@@ -158,7 +158,7 @@ CASES = {
     ),
     "polytope": Boundary(
         polytope,
-        (A, by_name("polytope").parameters[1], WALLS, ENDS),
+        (A, by_name("polytope").parameters[0], WALLS, ENDS),
         closed_polytope,
         polytope_at_bound,
         iterations=130,  # slacks of 1e-16: what x can express ends here

@@ -87,9 +87,9 @@ def _regressions() -> dict[str, SmallProblem]:
     def simplex(A: Tensor, b: Tensor) -> Problem:
         return Composite(fn.LeastSquares(Dense(A), b), fn.Simplex())
 
-    def polytope(A: Tensor, b: Tensor) -> Problem:
+    def polytope(b: Tensor) -> Problem:
         """The constraints are the domain of the geometry."""
-        return Composite(fn.LeastSquares(Dense(A), b))
+        return Composite(fn.LeastSquares(Dense(A.to(b)), b))
 
     def ridged(A: Tensor, b: Tensor, weights: Tensor) -> Problem:
         return Composite(fn.LeastSquares(Dense(A), b), fn.SquaredNorm(weights))
@@ -111,7 +111,7 @@ def _regressions() -> dict[str, SmallProblem]:
         "nnls": SmallProblem(nnls, plain, zero, (A, positive), 200),
         "nnls entropic": SmallProblem(nnls, entropic[0.4], zero + 0.5, (A, positive), 300),
         "simplex least squares": SmallProblem(simplex, entropic[0.8], fifth, (A, mixture), 300),
-        "polytope": SmallProblem(polytope, inside, zero, (A, outside), 130),
+        "polytope": SmallProblem(polytope, inside, zero, (outside,), 130),
         "simplex projected": SmallProblem(simplex, plain, fifth, (A, mixture), 200),
         "ridge": SmallProblem(ridged, Newton(), zero, (A, b, ridge), 30),
         "logistic": SmallProblem(logistic, Newton(), zero, (A, 0.1 * _normal(6, 5), ridge), 40),
