@@ -91,7 +91,8 @@ class Chance:
     def matrix(self, name: str, rows: int, columns: int, batched: bool | None = None) -> str:
         """Of norm about 1 and a condition number that is mostly small."""
         if batched is None:
-            batched = self.sizes is not None and self.happens(0.15)
+            # Its batch axes broadcast against those of x, of which an image has one more.
+            batched = self.sizes is not None and len(self.shape) == 1 and self.happens(0.15)
         condition = self.choose([1.5, 3.0, 10.0, 100.0], [3, 4, 2, 0.5])
         count = len(self.sizes or [1]) if batched else 1
         made = []

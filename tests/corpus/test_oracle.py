@@ -154,6 +154,36 @@ def test_a_kink_is_an_interval():
     assert judge(recipe).outcome == "right"
 
 
+def test_the_truth_scales():
+    """Problems a million times smaller are solved as accurately, and so are their slopes."""
+    theta = {
+        "y": {"value": [[1.0, 0.5, -0.8]], "kind": "free", "batched": True},
+        "lo": {"value": [[-0.3, -0.2, -0.1]], "kind": "free", "batched": True},
+        "hi": {"value": [[0.1, 0.4, 0.2]], "kind": "free", "batched": True},
+        "w": {"value": [[0.3]], "kind": "nonnegative", "batched": True},
+    }
+    terms = [
+        {"f": "SquaredDistance", "args": {"y": "y"}},
+        {"f": "AsymmetricL1", "args": {"lo": "lo", "hi": "hi"}},
+        {"f": "GroupL1", "args": {"weight": "w"}},
+    ]
+    found = []
+    for size in (1.0, 1e-6):
+        scaled = {name: dict(entry) for name, entry in theta.items()}
+        for entry in scaled.values():
+            entry["value"] = (size * np.asarray(entry["value"])).tolist()
+        loss = {"c": [[1.0, -2.0, 0.5]], "sizes": [1.0]}
+        recipe = _lasso(theta=scaled, terms=terms, shape=[3], sizes=[size], loss=loss)
+        element, values = Element(recipe, 0), values_of(recipe)
+        base = element.base(values)
+        slope = element.slope(values, {"y": size * np.array([[1.0, 1.0, 0.0]])}, base)
+        found.append((base.x / size, base.value / size**2, slope.low / size, slope.error / size))
+    (x, value, slope, error), (small_x, small_value, small_slope, small_error) = found
+    np.testing.assert_allclose(small_x, x, rtol=1e-6)
+    assert small_value == pytest.approx(value, rel=1e-9)
+    assert abs(small_slope - slope) <= error + small_error < 0.01 * abs(slope)
+
+
 @pytest.mark.parametrize("seed", [0, 5, 8, 13, 40])
 def test_a_recipe_is_a_program(seed):
     """What is printed for a person gives what the recipe gives."""
