@@ -178,7 +178,7 @@ def check(
     ] = None,
     tolerance: Annotated[
         float, typer.Option(help="Relative accuracy that the layer promises.")
-    ] = 1e-4,
+    ] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of inputs, directions and random numbers.")] = 0,
 ) -> None:
     """Say whether a differentiable layer can be trusted: 0 sound, 1 wrong, 2 not decided.

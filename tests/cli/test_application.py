@@ -18,7 +18,7 @@ def ask(*args):
 
 def test_help_lists_every_command():
     said = ask("--help").output
-    for name in ("doctor", "toy", "explore", "segment", "denoise"):
+    for name in ("doctor", "check", "toy", "explore", "segment", "denoise"):
         assert name in said
 
 
@@ -50,7 +50,14 @@ def run(*args, code=None):
 
 
 @pytest.mark.parametrize(
-    "args", [("--help",), ("--version",), ("doctor", "--help"), ("segment", "train", "--help")]
+    "args",
+    [
+        ("--help",),
+        ("--version",),
+        ("doctor", "--help"),
+        ("check", "--help"),
+        ("segment", "train", "--help"),
+    ],
 )
 def test_help_does_not_import_torch(args):
     done = run(*args)

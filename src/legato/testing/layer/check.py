@@ -36,7 +36,7 @@ def check_layer(
     inputs: Tensor | Sequence[Any],
     *,
     batch: bool | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float = 1e-3,
     bounds: Sequence[tuple[float | None, float | None] | None] | None = None,
     scale: Scale = None,
     solution: Solution = None,
@@ -96,7 +96,8 @@ def check_layer(
             verdicts.append(
                 _law("gradient at ties", lambda: ties_law(subject, limits, tolerance, count))
             )
-        exact = max(tolerance, 100 * float(torch.finfo(subject.dtype).eps) ** 0.5 / 30)
+        # The same thing computed twice agrees better than a gradient with its differences.
+        exact = max(tolerance / 10, 3 * float(torch.finfo(subject.dtype).eps) ** 0.5)
         laws: dict[str, Callable[[], Verdict]] = {
             "batch = elements": lambda: batch_law(subject, elements, batch, exact),
             "repeated calls": lambda: repeat_law(subject, elements, exact),
@@ -120,9 +121,11 @@ def _effort(subject: Subject, asked: int | None) -> tuple[int, list[str]]:
     """How many entries to try, and a note where that is fewer because calls take long."""
     if asked is not None:
         return max(1, asked), []
-    start = time.perf_counter()
-    subject.outputs(subject.values)
-    took = time.perf_counter() - start
+    took = math.inf
+    for _ in range(3):
+        start = time.process_time()  # others on the machine do not count
+        subject.outputs(subject.values)
+        took = min(took, time.process_time() - start)
     count = 8 if took < 5e-3 else 4 if took < 2e-2 else 2
     words = f"a call takes {1e3 * took:.0f} ms, so {count} entries of each input were tried"
     return count, [f"{words} (directions=)"] if count < 8 else []

@@ -98,7 +98,7 @@ def compare(
             (sum(p * p for p in per_step) / len(per_step)) ** 0.5 / (1 if root == 1 else 2),
         )
         # A slope that changes the output by less than this part of it is as good as none.
-        nothing = 1e-4 * float(place.at.norm() * cotangent.norm())
+        nothing = 1e-2 * float(place.at.square().mean().sqrt() * cotangent.norm())
         for (d, line, step, middle, radius, slope), size in zip(rows, sizes, strict=True):
             scale = max(abs(middle), typical * size, nothing)
             one = d._replace(step=step)  # as it was taken, which may be into the domain

@@ -51,9 +51,8 @@ def gradient_law(subject: Subject, bounds: Bounds, tolerance: float, count: int)
                 return not_decided(law, "the layer is not finite at the given inputs")
             continue
         for i in subject.moving:
-            ways = directions(
-                values[i], dense, single, subject.seed + 10 * i, blocks=min(4, single)
-            )
+            blocks = min(4, single) if count > 2 else 0
+            ways = directions(values[i], dense, single, subject.seed + 10 * i, blocks)
             compared = compare(place, i, ways, bounds[i], looser * tolerance)
             bad = [c for c in compared if not c.agrees]
             many = has_many_ties(values[i])
@@ -118,7 +117,7 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
 def _places(subject: Subject, count: int) -> Iterator[tuple[str, list[Any], int, int, float]]:
     """Name, values, numbers of directions and a factor on the tolerance."""
     given = subject.values
-    yield "", given, 3, count, 1.0
+    yield "", given, 3 if count > 2 else 2, count, 1.0
 
     def all_moved(change: Any) -> list[Any]:
         return [change(v, i) if i in subject.moving else v for i, v in enumerate(given)]

@@ -41,6 +41,8 @@ def judge(
         slack = max(20 * tolerance, 0.02) * one.scale
         if low - slack <= one.slope <= high + slack:
             continue
+        if high - low <= slack:  # no kink at all: every slope around is the same
+            return "wrong"
         if abs(one.slope) > 3 * steep * float(one.direction.step.norm()) + slack or not steep:
             return "wrong"
         result = "open"

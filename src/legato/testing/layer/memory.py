@@ -106,7 +106,8 @@ class Memory:
         if isinstance(thing, torch.Generator):
             self._generators.append((thing, thing.get_state()))
         elif isinstance(thing, Tensor):
-            if not isinstance(thing, nn.Parameter):  # the referee moves parameters itself
+            # The referee moves parameters itself; sparse tensors cannot be compared.
+            if not isinstance(thing, nn.Parameter) and thing.layout == torch.strided:
                 self._tensors.append((thing, thing.detach().clone()))
         elif isinstance(thing, dict):
             self._dicts.append((thing, dict(thing)))

@@ -11,12 +11,12 @@ from torch import Tensor
 from legato.testing.layer.elements import Elements, NoElements
 from legato.testing.layer.points import generator, shown, size_of
 from legato.testing.layer.subject import Subject, apart, filled, flat, split
-from legato.testing.layer.verdict import Verdict, not_measured, sound, wrong
+from legato.testing.layer.verdict import Verdict, not_decided, not_measured, sound, wrong
 
 
 def nonfinite_law(subject: Subject, elements: Elements | NoElements) -> Verdict:
     """NaN in an entry that matters: NaN in its element of the output, or an error."""
-    law, tried, spread = "NaN and infinity", 0, False
+    law, tried, spread, doubt = "NaN and infinity", 0, False, ""
     outputs, leaves = subject.graph(subject.values)
     drawn = torch.randn(
         sum(o.numel() for o in outputs), generator=generator(subject.seed + 71), dtype=torch.float64
@@ -42,12 +42,15 @@ def nonfinite_law(subject: Subject, elements: Elements | NoElements) -> Verdict:
                 else f"{bad} in {subject.names[i]}"
             )
             hidden = _hidden(subject, elements, i, index, found, bad)
-            if hidden:
+            if hidden and math.isnan(bad):
                 return wrong(law, f"{where} comes out as {hidden}")
+            doubt = doubt or (f"{where} comes out as {hidden}: is that meant?" if hidden else "")
             spread |= _others(elements, i, index, found, outputs)
     words = _cotangents(subject, outputs)
     if words:
         return wrong(law, words)
+    if doubt:  # LAPACK, for one, has conventions of its own for infinite matrices
+        return not_decided(law, doubt)
     if not tried:
         return not_measured(law, "no entry of the inputs matters here")
     return sound(law, "passed on or refused" + ("; other elements suffer too" if spread else ""))

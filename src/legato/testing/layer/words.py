@@ -76,7 +76,7 @@ def describe(subject: Subject, i: int, compared: list[Compared], place: Place) -
     said = (
         f"{worst.slope:.4g} in {name} along {worst.direction.words}, differences {worst.middle:.4g}"
     )
-    said = f"the gradient says {said} ± {worst.radius:.0e}"
+    said = f"the gradient says {said} ± {worst.radius:.0e} ({worst.error:.1e} off)"
     guess = _ratio(compared) or _rearranged(compared, place, i) or _where(compared)
     return f"{said}{guess}"
 
@@ -89,7 +89,7 @@ def _ratio(compared: list[Compared]) -> str:
     square = sum(c.middle**2 for c in clear) or 1.0
     factor = sum(c.slope * c.middle for c in clear) / square
     rest = sum((c.slope - factor * c.middle) ** 2 for c in clear)
-    if rest > 1e-6 * factor**2 * square:
+    if rest > 1e-6 * factor**2 * square or abs(factor - 1) < 0.01:
         return ""
     if abs(factor + 1) < 1e-3:
         return ": the sign is wrong"
