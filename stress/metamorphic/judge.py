@@ -44,7 +44,7 @@ class Judge:
         self.tally.count("tensors compared", len(pairs))
         for what, one, other in pairs:
             off = difference(one, other)
-            if not off <= rounding:
+            if not off <= max(rounding, case.subject.bits):
                 words = f"{what} differs by {off:.1e}" + ("" if math.isfinite(off) else " (NaN?)")
                 if warned_is_fine and (found.warned or right.warned):
                     self.tally.count(f"differences with a warning: {law}")

@@ -157,16 +157,17 @@ def _denoisers() -> list[Subject]:
         return {"image": n.normal(1, 1, 5, 6)}
 
     facts = {"batched": ("image",), "has_batch": True, "shifted": "image", "rounding": 1e-8}
+    facts["bits"] = 1e-13
     options: dict[str, dict[str, Any]] = {
         "plain": {},
         "interval": {"interval": True},
-        "Implicit": {"gradient": lg.Implicit(lg.GMRES(tol=1e-10)), "weight": 0.2},
+        "Implicit": {"gradient": lg.Implicit(lg.GMRES(tol=1e-10)), "weight": 0.5},
     }
     found = [
         _subject(
             f"AnalysisDenoiser, {name}",
             lambda more=more, name=name: lnn.AnalysisDenoiser(
-                4, size=3, iterations=400 if name == "Implicit" else 20, **more
+                4, size=3, iterations=150 if name == "Implicit" else 20, **more
             ),
             draw,
             "image",
@@ -249,7 +250,7 @@ def _coders() -> list[Subject]:
                  lambda: lnn.SparseCoding(5, 4, iterations=30, nonnegative=True), draw,
                  "signals", **facts),
         _subject("SparseCoding, Implicit",
-                 lambda: lnn.SparseCoding(3, 4, weight=0.3, iterations=4000, tol=1e-11,
+                 lambda: lnn.SparseCoding(3, 4, weight=0.3, iterations=1000, tol=1e-9,
                                           gradient=exact),
                  draw, "signals", **{**facts, "rounding": 1e-5}),
     ]  # fmt: skip
@@ -277,6 +278,7 @@ def _segmentation() -> list[Subject]:
                 "features": n.normal(1, 2, 2, 2)}  # fmt: skip
 
     facts = {"batched": ("logits", "image", "features"), "has_batch": True, "rounding": 1e-8}
+    facts["bits"] = 1e-13
 
     def run_edges(layer: nn.Module, t: Inputs) -> Tensor:
         return layer(t["image"], [t["features"]])

@@ -110,6 +110,11 @@ def _prox(f: Any, t: Inputs) -> Tensor:
     return f.prox(t["x"], 0.7)
 
 
+def _member(f: Any, t: Inputs) -> Tensor:
+    """The value at a point of the set: 0."""
+    return f(f.prox(t["x"], 1.0))
+
+
 SMOOTH = (
     "SquaredNorm", "SquaredDistance", "Linear", "Zero", "LeastSquares", "Logistic", "Quadratic",
     "Smooth", "SmoothAbsolute", "LogBarrier", "Composed, smooth", "NegativeEntropy", "BregmanTerm",
@@ -120,12 +125,14 @@ PROXABLE = (
     "Equality", "Shifted", "Scaled", "Sum", "Conjugate", "Conjugate of L1",
 )  # fmt: skip
 SETS = ("NonNegative", "Box", "LInfBall", "L2Ball", "Simplex", "Equality", "Conjugate of L1")
-"""Their values are 0 or infinite: said by their own tests."""
+"""Their values are 0 or infinite."""
 
 
 def function_subjects() -> list[Subject]:
     found = []
     for name, (draw, make, facts) in _functions().items():
+        if name in SETS and name != "Equality":  # whose prox is a constant
+            found.append(Subject(name, "set", draw, make, _member, differentiable=False))
         if name not in SETS:
             alone = {k: v for k, v in facts.items() if k != "permuted"}
             found.append(Subject(name, "value", draw, make, _value, **alone))

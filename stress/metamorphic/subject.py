@@ -55,6 +55,7 @@ class Subject:
         shifted: An input to which a constant may be added, which is then added to the output.
         rounding: How far two ways to compute the same may differ, relative to the largest entry.
         in_single: The same for the inputs in single precision; None: it has nothing to say there.
+        bits: What the same computation may differ by: torch chooses kernels of convolutions anew.
         make: The layer itself, in the default precision.
         tangents: Whether forward mode gives what reverse mode gives: not where the latter is cut.
         shapes: Inputs of which only the shape counts.
@@ -77,6 +78,7 @@ class Subject:
     shifted: str | None = None
     rounding: float = 1e-9
     in_single: float | None = 2e-3
+    bits: float = 0.0
     make: Callable[[], nn.Module] | None = None
     tangents: bool = True
     shapes: tuple[str, ...] = ()
