@@ -39,3 +39,9 @@ def test_it_finds_a_sparse_vector():
 def test_negative_weights_are_refused():
     with pytest.raises(InputError):
         lg.functions.L0(-1.0)
+
+
+def test_nan_stays():
+    x = torch.tensor([0.0, float("nan")]).double()
+    assert bool(lg.functions.L0(1.0)(x).isnan())
+    assert lg.functions.L0(1.0).prox(x).isnan().tolist() == [False, True]

@@ -36,7 +36,7 @@ class L0(Function):
         require_nonnegative(self.weight, "The weight of L0")
 
     def summands(self, x: Var) -> Tensor:
-        return self.weight * (x != 0).to(x.dtype)
+        return self.weight * torch.where(x.isnan(), x, (x != 0).to(x.dtype))
 
     @property
     def coupled(self) -> int:
@@ -45,4 +45,5 @@ class L0(Function):
 
 @register_prox(L0, Euclidean)
 def _(g: L0, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
-    return torch.where(y * y > 2 * alpha * g.weight, y, torch.zeros_like(y))
+    # Asked this way round, NaN stays NaN.
+    return torch.where(y * y <= 2 * alpha * g.weight, torch.zeros_like(y), y)

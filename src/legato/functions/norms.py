@@ -82,7 +82,8 @@ class AsymmetricL1(Function):
         above, below = x > 0, x < 0
         rise = self.hi * torch.where(above, x, 1.0)
         fall = self.lo * torch.where(below, x, 1.0)
-        return torch.where(above, rise, torch.where(below, fall, torch.zeros_like(x)))
+        rest = torch.where(x == 0, torch.zeros_like(x), x)  # NaN is on no side, and stays
+        return torch.where(above, rise, torch.where(below, fall, rest))
 
     @property
     def coupled(self) -> int:
@@ -177,9 +178,8 @@ def group_norms(x: Tensor, dim: int) -> Tensor:
 
 
 def _root(square: Tensor) -> Tensor:
-    positive = square > 0
-    root = torch.sqrt(torch.where(positive, square, 1.0))
-    return torch.where(positive, root, 0.0)
+    zero = square == 0  # asked this way round, NaN stays NaN
+    return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, square)))
 
 
 def coupled_along(dim: int) -> int | None:

@@ -133,6 +133,13 @@ class _ReplaceCotangent(torch.autograd.Function):
         with full_precision():
             return (None, None, *ctx.replace(grads))
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise GradientError(
+            "The fixed-point family solves its linear system in .backward(), so it has no "
+            "forward-mode derivative. Use Forward(parameters) or Unroll() under forward mode."
+        )
+
 
 # --- the family ----------------------------------------------------------------------------------
 

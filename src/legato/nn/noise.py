@@ -46,7 +46,7 @@ def noise_level(image: Tensor) -> Tensor:
         raise InputError(
             f"noise_level needs images of at least 3×3 pixels, not {tuple(image.shape[-2:])}."
         )
-    row = image.new_tensor([1.0, -2.0, 1.0])
+    row = torch.tensor([1.0, -2.0, 1.0], dtype=image.dtype, device=image.device)
     mask = torch.outer(row, row) / 6  # ‖N‖₂ = 6
     planes = image.flatten(0, 1).unsqueeze(1)
     size = F.conv2d(planes, mask[None, None]).abs().reshape(image.shape[0], -1)

@@ -144,7 +144,7 @@ class Differences(Operator):
         if isinstance(self.weights, Tensor):
             return bound * largest_over(self.weights.detach().abs(), self._axes + 1)
         scale = 1.0 if self.weights is None else abs(self.weights)
-        return torch.tensor(bound * scale) if like is None else like.new_tensor(bound * scale)
+        return torch.tensor(bound * scale) if like is None else like.new_full((), bound * scale)
 
     def absolute(self) -> Operator:
         weights = self.weights

@@ -35,7 +35,7 @@ def check_function(f: Function, x: Var, seed: int = 0) -> Report:
     sampling.require_double(x)
     if not bool(torch.isfinite(f(x))):
         raise InputError(f"{f!r} is not finite at x: pass a point of its domain.")
-    laws = (gradient, lipschitz, convexity, bounds, batches, fenchel_young, moreau)
+    laws = (gradient, lipschitz, convexity, bounds, batches, fenchel_young, moreau, nan)
     return Report(repr(f), tuple(law(f, x, seed) for law in laws))
 
 
@@ -150,3 +150,17 @@ def moreau(f: Function, x: Var, seed: int = 0) -> Measured:
         dual = f.conjugate().prox(tree_map(lambda t: t / STEP, y), 1 / STEP)
         errors.append(apart(moved(f.prox(y, STEP), STEP, dual), y))
     return hold(law, errors, 1e-10, "Look at the prox, and at the conjugate's.")
+
+
+def nan(f: Function, x: Var, seed: int = 0) -> Measured:
+    """A point with an entry that is NaN has no value, unless f does not depend on x at all."""
+    law = "NaN in, NaN out"
+    if all(as_number(f(moved(x, size, normal(x, seed)))) == 0 for size in (0.0, 1e-3, 1e3)):
+        return skip(law, "the function is zero everywhere")
+    finite = []
+    for number in range(len(tree.leaves(x))):
+        y = tree.copy(x)
+        tree.leaves(y)[number].view(-1)[0] = torch.nan
+        finite.append(torch.isfinite(f(y)))
+    look = "NaN went in and a number came out: comparisons and torch.where lose it."
+    return hold(law, finite, 0, look)
