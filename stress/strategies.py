@@ -170,7 +170,8 @@ class Comparison:
                 continue
             outcomes[name] = outcome
         with torch.no_grad():
-            differentiated = algorithm.step(problem, before.state)
+            # A state is a start: its momentum stays behind, as in the attempts.
+            differentiated = algorithm.step(problem, algorithm.resume(problem, before.state))
         truth = truth_at(problem, algorithm, differentiated, theta, self.case.loss)
         self.tally.count("problems with a singular I - A_x", int(truth.singular))
         for name, outcome in outcomes.items():

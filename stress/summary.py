@@ -47,7 +47,7 @@ def summary(parts: dict[str, Any]) -> dict[str, int]:
         total.update({k: v for k, v in part["counts"].items() if " in float" not in k})
     return {
         "problems": total["problems"],
-        "problems_against_the_oracle": parts.get("oracle", {}).get("counts", {}).get("problems", 0),
+        "problems_against_the_oracle": _of(parts, "oracle", "problems"),
         "undecided_by_the_oracle": total["undecided by the oracle"],
         "well_posed_problems": total["well-posed problems"],
         "false_alarms": total["findings: false alarm"],
@@ -56,7 +56,7 @@ def summary(parts: dict[str, Any]) -> dict[str, int]:
         "disagreements": total["disagreements"],
         "refusals": total["refusals"],
         "gradients_with_a_warning": total["gradients with a warning"],
-        "metamorphic_checks": total["metamorphic checks"],
+        "metamorphic_checks": _of(parts, "metamorphic", "checks"),
         "extreme_inputs": total["extreme inputs"],
         "extreme_inputs_refused_or_warned_about": total["extreme inputs: refused or warned about"],
         "repeated_solves_cpu": total["repeated solves on cpu"],
@@ -66,6 +66,11 @@ def summary(parts: dict[str, Any]) -> dict[str, int]:
         "kills": sum(v for k, v in total.items() if k.startswith("kills: ")),
         "findings": sum(v for k, v in total.items() if k.startswith("findings: ")),
     }
+
+
+def _of(parts: dict[str, Any], kind: str, name: str) -> int:
+    """A count of one kind."""
+    return int(parts.get(kind, {"counts": {}})["counts"].get(name, 0))
 
 
 def summarise(out: Path, kinds: dict[str, Any], state: str) -> dict[str, Any]:

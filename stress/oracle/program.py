@@ -214,13 +214,12 @@ class _Writer:
             self.lines.append(f"loss = {' + '.join(parts)}")
             return
         self.lines.append(f"c = torch.tensor({_plain(spec['c'])}, {dtype})")
-        if sizes is None or set(sizes) == set(spec["sizes"]) == {1.0}:
+        if sizes is None or set(spec["sizes"]) == {1.0}:
             self.lines.append("loss = ((c + 0.5 * solution.x) * solution.x).sum()")
             return
         ones = ", 1" * len(self.recipe["shape"])
-        self.lines.append(f"size = torch.tensor({sizes}, {dtype}).reshape(-1{ones})")
-        self.lines.append(f"weight = torch.tensor({spec['sizes']}, {dtype}).reshape(-1{ones})")
-        self.lines.append("loss = ((c + 0.5 * solution.x / size) * solution.x * weight).sum()")
+        self.lines.append(f"size = torch.tensor({spec['sizes']}, {dtype}).reshape(-1{ones})")
+        self.lines.append("loss = (size * (c + 0.5 * solution.x) * solution.x).sum()")
 
 
 def _plain(value: Any) -> str:

@@ -251,29 +251,17 @@ class Maker:
         return before if spec["as"] == "solution" else before.state
 
     def loss(self, x: Any) -> Tensor:
-        """Σ_e size_e (⟨c, x_e⟩ + ½‖x_e‖²/unit_e), with units in which elements are of size one."""
-        total = None
-        for part, c, scale in zip(
-            x if isinstance(x, tuple) else (x,), *self._loss_tensors(), strict=True
-        ):
-            value = ((c + 0.5 * part * scale[1]) * part * scale[0]).sum()
-            total = value if total is None else total + value
-        return total
-
-    def _loss_tensors(self) -> tuple[list[Tensor], list[Any]]:
+        """Σ_e size_e (⟨c_e, x_e⟩ + ½‖x_e‖²), with one size for each element of a batch."""
         spec = self.recipe["loss"]
-        cs = spec["c"] if self.recipe["form"] == "blocks" else [spec["c"]]
-        slopes = [torch.tensor(c, dtype=self.dtype) for c in cs]
-        scales: list[Any] = []
-        for c in slopes:
-            if self.recipe["sizes"] is None:
-                scales.append((1.0, 1.0))
-                continue
-            ones = [1] * (c.ndim - 1)
-            sizes = torch.tensor(spec["sizes"], dtype=self.dtype).reshape(-1, *ones)
-            units = torch.tensor(self.recipe["sizes"], dtype=self.dtype).reshape(-1, *ones)
-            scales.append((sizes, 1 / units))
-        return slopes, scales
+        slopes = spec["c"] if self.recipe["form"] == "blocks" else [spec["c"]]
+        parts = []
+        for part, slope in zip(x if isinstance(x, tuple) else (x,), slopes, strict=True):
+            values = (torch.tensor(slope, dtype=self.dtype) + 0.5 * part) * part
+            if self.recipe["sizes"] is not None:
+                sizes = torch.tensor(spec["sizes"], dtype=self.dtype)
+                values = values * sizes.reshape(-1, *[1] * (values.ndim - 1))
+            parts.append(values.sum())
+        return torch.stack(parts).sum()
 
 
 def strategy(spec: dict[str, Any], learned: list[Tensor]) -> Any:

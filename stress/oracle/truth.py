@@ -198,21 +198,14 @@ class Element:
 
     # --- the loss and its slope -------------------------------------------------------------------
 
-    def _loss_parts(self) -> tuple[Array, float, float]:
-        spec = self.recipe["loss"]
-        cs = spec["c"] if self.blocks else [spec["c"]]
-        if self.batched:
-            c = np.concatenate([np.asarray(c[self.number], float).ravel() for c in cs])
-            return c, spec["sizes"][self.number], 1 / self.size
-        return np.concatenate([np.asarray(c, float).ravel() for c in cs]), 1.0, 1.0
-
-    def loss(self, x: Array) -> float:
-        c, weight, curvature = self._loss_parts()
-        return float(weight * (c @ x + 0.5 * curvature * x @ x))
-
     def loss_gradient(self, x: Array) -> Array:
-        c, weight, curvature = self._loss_parts()
-        return weight * (c + curvature * x)
+        """∇ℓ(x) for ℓ(x) = size·(⟨c, x⟩ + ½‖x‖²)."""
+        spec = self.recipe["loss"]
+        slopes = spec["c"] if self.blocks else [spec["c"]]
+        if not self.batched:
+            return np.concatenate([np.asarray(c, float).ravel() for c in slopes]) + x
+        own = np.concatenate([np.asarray(c[self.number], float).ravel() for c in slopes])
+        return spec["sizes"][self.number] * (own + x)
 
     def slope(self, theta: Theta, direction: Theta, base: Answer) -> Slope:
         """dℓ/dt along θ + t·direction, at t = 0."""
