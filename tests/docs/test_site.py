@@ -31,9 +31,9 @@ pytestmark = [
 ]
 
 VISITED = [
-    "index", "start", "guide", "mathematics", "which_gradient", "write_your_own", "upper_level",
-    "coming_from", "many_gpus", "evidence", "paper", "differences", "performance", "race",
-    "scaling", "gallery/index", "api/index", "api/functions", "api/gradients", "api/nn",
+    "index", "start", "guide", "mathematics", "which_gradient", "write_your_own", "referee",
+    "upper_level", "coming_from", "many_gpus", "evidence", "paper", "differences", "performance",
+    "race", "scaling", "gallery/index", "api/index", "api/functions", "api/gradients", "api/nn",
     "api/optim", "api/bilevel", "api/sklearn", "api/studies",
 ]  # fmt: skip
 
