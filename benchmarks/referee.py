@@ -3,10 +3,10 @@
     python benchmarks/referee.py
     python benchmarks/referee.py --python PATH     # an interpreter that has all of them
 
-Each layer is judged alone, in a process of the library's own pinned environment (``peers/``), on one
-thread, by the same call: the layer as its documentation shows it, small random inputs in float64, the
-accuracy that its own settings promise. A library that cannot be installed is recorded with the
-reason. Writes benchmarks/results/referee_cpu.json, from which docs/referee.md takes its table.
+Each layer is judged alone, in a process of the library's own pinned environment (``peers/``), on
+one thread, by the same call: the layer as its documentation shows it, small random inputs in
+float64. A library that cannot be installed is recorded with the reason. Writes
+benchmarks/results/referee_cpu.json, from which docs/referee.md takes its table.
 """
 
 from __future__ import annotations

@@ -202,6 +202,17 @@ def coming_from(found: Results) -> tuple[Row, list[Row]]:
     return ("beside", "version", "solutions", "gradients"), rows
 
 
+@table("referee", f"{BENCHMARKS}/referee_cpu.json", (0, 1, 2, 3))
+def referee(found: Results) -> tuple[Row, list[Row]]:
+    rows = []
+    for row in found["rows"].values():
+        told = [v for v in row.get("verdicts", []) if v["state"] == "wrong"]
+        words = "; ".join(f"{v['law']}: {v['words']}" for v in told) or row.get("words", "–")
+        version = f"{row['library']} {row.get('version', '')}".strip()
+        rows.append((version, row["layer"], row["state"], words.replace("`", "")))
+    return ("library", "layer", "verdict", "what is wrong, in the referee's words"), rows
+
+
 # --- studies --------------------------------------------------------------------------------------
 
 

@@ -32,8 +32,8 @@ pytestmark = [
 
 VISITED = [
     "index", "start", "guide", "your_problem", "mathematics", "which_gradient", "troubleshooting",
-    "glossary", "write_your_own", "upper_level", "coming_from", "many_gpus", "about", "cite",
-    "changelog", "evidence", "paper", "differences", "performance", "race",
+    "glossary", "write_your_own", "referee", "upper_level", "coming_from", "many_gpus", "about",
+    "cite", "changelog", "evidence", "paper", "differences", "performance", "race",
     "scaling", "gallery/index", "api/index", "api/functions", "api/gradients", "api/nn",
     "api/optim", "api/bilevel", "api/sklearn", "api/studies",
 ]  # fmt: skip
