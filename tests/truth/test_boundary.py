@@ -108,6 +108,7 @@ def closed_game(M: Tensor) -> Tensor:
 WALLS = torch.cat([torch.eye(5), -torch.eye(5), torch.ones(1, 5)]).double()
 ENDS = torch.ones(11).double()
 ACTIVE = torch.tensor([0, 3, 10])
+OUTSIDE = A @ torch.tensor([2.5, 0.6, -0.3, 1.2, -0.1]).double()
 
 
 def polytope(A: Tensor, b: Tensor, walls: Tensor, ends: Tensor) -> tuple[Any, lg.Algorithm, Tensor]:
@@ -158,7 +159,7 @@ CASES = {
     ),
     "polytope": Boundary(
         polytope,
-        (A, by_name("polytope").parameters[0], WALLS, ENDS),
+        (A, OUTSIDE, WALLS, ENDS),
         closed_polytope,
         polytope_at_bound,
         iterations=130,  # slacks of 1e-16: what x can express ends here

@@ -128,7 +128,7 @@ class Polyhedral(Geometry):
     def transport(self, before: Var, after: Var, w: Var) -> Var:
         """The weighted least squares min_v Σ (⟨aᵢ, v⟩ − (s⁺ᵢ/sᵢ)⟨aᵢ, w⟩)²/s⁺ᵢ."""
         A = self.A.detach().double()
-        old, new = self.log_slack(before), self.log_slack(after)
+        old, new = self.log_slack(torch.stack([before, after]))
         carried = SlackBasis.of(A, new).carry(bounded_exp(new - old) * (w.double() @ A.mT))
         return carried.to(w.dtype)
 
@@ -136,7 +136,8 @@ class Polyhedral(Geometry):
         """y⁺ − y = −Aᵀ log(s⁺/s): the multipliers log(s/s⁺) of the active rows stay, A moves."""
         if not self.A.requires_grad:
             return after
-        multipliers = (self.log_slack(before) - self.log_slack(after)).to(after.dtype)
+        old, new = self.log_slack(torch.stack([before, after]))
+        multipliers = (old - new).to(after.dtype)
         return after - multipliers @ (self.A - self.A.detach()).to(after.dtype)
 
     def _advice(self) -> str:

@@ -89,7 +89,7 @@ def _regressions() -> dict[str, SmallProblem]:
 
     def polytope(b: Tensor) -> Problem:
         """The constraints are the domain of the geometry."""
-        return Composite(fn.LeastSquares(Dense(A.to(b)), b))
+        return Composite(fn.LeastSquares(Dense(A[:, :3].to(b)), b))
 
     def ridged(A: Tensor, b: Tensor, weights: Tensor) -> Problem:
         return Composite(fn.LeastSquares(Dense(A), b), fn.SquaredNorm(weights))
@@ -99,10 +99,10 @@ def _regressions() -> dict[str, SmallProblem]:
             fn.Logistic(Dense(A), b.sign().to(A)), fn.SquaredNorm(weights) + fn.Linear(c)
         )
 
-    # |xᵢ| ≤ 1 and Σx ≤ 1: the solution is on three faces.
-    walls = torch.cat([torch.eye(5, dtype=F64), -torch.eye(5, dtype=F64), torch.ones(1, 5).to(F64)])
-    inside = ForwardBackward(0.9, Polyhedral(walls, torch.ones(11, dtype=F64)))
-    outside = A @ _vector(2.5, 0.6, -0.3, 1.2, -0.1)
+    three = torch.eye(3, dtype=F64)
+    walls = torch.cat([three, -three, torch.ones(1, 3, dtype=F64)])  # |xᵢ| ≤ 1 and Σx ≤ 1
+    inside = ForwardBackward(1.2, Polyhedral(walls, torch.ones(7, dtype=F64)))
+    outside = A[:, :3] @ _vector(2.0, 0.8, 0.1)  # the solution is on two faces
     net = (A, b, _vector(0.2)[0], _vector(0.5)[0])
     return {
         "lasso": SmallProblem(lasso, plain, zero, (A, b, _vector(0.3)[0]), 200),
@@ -111,7 +111,7 @@ def _regressions() -> dict[str, SmallProblem]:
         "nnls": SmallProblem(nnls, plain, zero, (A, positive), 200),
         "nnls entropic": SmallProblem(nnls, entropic[0.4], zero + 0.5, (A, positive), 300),
         "simplex least squares": SmallProblem(simplex, entropic[0.8], fifth, (A, mixture), 300),
-        "polytope": SmallProblem(polytope, inside, zero, (outside,), 130),
+        "polytope": SmallProblem(polytope, inside, zero[:3], (outside,), 70),
         "simplex projected": SmallProblem(simplex, plain, fifth, (A, mixture), 200),
         "ridge": SmallProblem(ridged, Newton(), zero, (A, b, ridge), 30),
         "logistic": SmallProblem(logistic, Newton(), zero, (A, 0.1 * _normal(6, 5), ridge), 40),
