@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,10 @@ import legato as lg
 from legato.errors import LegatoWarning
 from oracle.cones import Array
 from oracle.recipes import Recipe, build
+
+
+DEVICE = os.environ.get("LEGATO_STRESS_DEVICE", "cpu")
+"""Where legato solves; the oracle stays on the CPU."""
 
 
 @dataclass
@@ -30,7 +35,7 @@ class Attempt:
 def attempt(recipe: Recipe) -> Attempt:
     """Solve and differentiate a recipe; everything that is said is written down."""
     done = Attempt()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as said, torch.device(DEVICE):
         warnings.simplefilter("always")
         try:
             case = build(recipe)
@@ -45,7 +50,7 @@ def attempt(recipe: Recipe) -> Attempt:
                 grads = (None,) * len(learned)
             done.solution = found
             done.gradient = {
-                name: np.zeros(t.shape) if g is None else g.double().numpy()
+                name: np.zeros(t.shape) if g is None else g.double().cpu().numpy()
                 for (name, t), g in zip(learned.items(), grads, strict=True)
             }
         except Exception as error:  # which kind it is is part of the verdict
@@ -55,7 +60,7 @@ def attempt(recipe: Recipe) -> Attempt:
     ]
     if done.error is None:
         parts = found.x if isinstance(found.x, tuple) else (found.x,)
-        done.x = [p.detach().double().numpy() for p in parts]
+        done.x = [p.detach().double().cpu().numpy() for p in parts]
         done.told = bool(done.said) or _flagged(found, recipe)
     return done
 
