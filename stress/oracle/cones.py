@@ -106,8 +106,10 @@ class Program:
         self.linear.append(rows.times(weight))
 
     def minimise_squares(self, rows: Rows, weight: Any = 1.0) -> None:
-        """Add ½ Σ weight·(Mz + v)²."""
-        weight = np.broadcast_to(np.asarray(weight, float), rows.v.shape)
+        """Add ½ Σ weight·(Mz + v)²; ``weight`` may be a symmetric matrix W: ½⟨r, Wr⟩."""
+        weight = np.asarray(weight, float)
+        if weight.ndim < 2:
+            weight = np.diag(np.broadcast_to(weight, rows.v.shape))
         self.squares.append((rows, weight))
 
     def nonnegative(self, rows: Rows, unit: float | None = None) -> None:
@@ -169,9 +171,9 @@ class Program:
         P, q, offset = np.zeros((n, n)), np.zeros(n), 0.0
         for rows, weight in self.squares:
             M = rows.padded(n)
-            P += M.T @ (weight[:, None] * M)
-            q += M.T @ (weight * rows.v)
-            offset += 0.5 * float(weight @ rows.v**2)
+            P += M.T @ weight @ M
+            q += M.T @ (weight @ rows.v)
+            offset += 0.5 * float(rows.v @ weight @ rows.v)
         for rows in self.linear:
             q += rows.padded(n).sum(0)
             offset += float(rows.v.sum())

@@ -127,13 +127,11 @@ def least_squares(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
 
 
 def quadratic(p: Program, x: Rows, shape: Shape, a: Arguments) -> None:
-    """½⟨x, Qx⟩ + ⟨c, x⟩ along the last axis, by a square root of Q."""
-    Q, c = np.asarray(a.numbers(a("Q")["matrix"])), spread(a("c"), shape)  # type: ignore[attr-defined]
-    values, vectors = np.linalg.eigh((Q + Q.T) / 2)
-    root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+    """½⟨x, Qx⟩ + ⟨c, x⟩ along the last axis."""
+    Q = np.asarray(a.numbers(a("Q")["matrix"]))  # type: ignore[attr-defined]
     for entries in slices(shape, -1):
-        p.minimise_squares(x[entries].through(root))
-    p.minimise(x, c)
+        p.minimise_squares(x[entries], (Q + Q.T) / 2)
+    p.minimise(x, spread(a("c"), shape))
 
 
 def _above_softplus(p: Program, rows: Rows) -> Rows:

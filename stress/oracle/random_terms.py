@@ -195,7 +195,9 @@ class Terms(Chance):
             term = {"f": name, "args": args}
         elif name == "Quadratic":
             root = np.asarray(self.theta.pop(self.matrix("Q", n, n, batched=False))["value"])
-            Q = self.tensor("Q", (n, n), "symmetric", batched=False, values=root.T @ root)
+            Q = self.tensor(
+                "Q", (n, n), "symmetric", batched=False, values=root.T @ root + 0.03 * np.eye(n)
+            )
             entry = np.asarray(self.theta[Q]["value"])
             self.theta[Q]["value"] = np.round((entry + entry.T) / 2, 6).tolist()
             c = self.tensor("c", tuple(shape), degree=1)
