@@ -8,8 +8,8 @@ into the copy and the cheapest tests that call the broken function are run, in a
 one that has torch and pytest loaded; then more of them. What survives meets a broader set at the
 end. Progress is kept beside the copy, so that an interrupted run goes on where it was. ``--again``
 copies the tests anew and examines the survivors once more, for after tests have been added; delete
-the copy and what is beside it to begin with another state of the library. ``--chunk 20`` stops after
-20 mutants. Choose the tests with ``--tests``.
+the copy and what is beside it to begin with another state of the library. ``--chunk 20`` stops
+after 20 mutants. Choose the tests with ``--tests``.
 
 A mutant is caught if a test fails or if tests use far more processor time than they should.
 """
