@@ -6,9 +6,10 @@ Everything happens in a copy of the repository (``--tree``, a folder under /tmp 
 map is made: which tests call which function, and how long they take. Then every mutant is written
 into the copy and the cheapest tests that call the broken function are run, in a process forked from
 one that has torch and pytest loaded; then more of them. What survives meets a broader set at the
-end. Progress is kept beside the copy, so that an interrupted run goes on where it was; ``--again``
-forgets the survivors' results, for after tests have been added (delete the copy to renew it).
-``--chunk 20`` stops after 20 mutants. Choose the tests with ``--tests``.
+end. Progress is kept beside the copy, so that an interrupted run goes on where it was. ``--again``
+copies the tests anew and examines the survivors once more, for after tests have been added; delete
+the copy and what is beside it to begin with another state of the library. ``--chunk 20`` stops
+after 20 mutants. Choose the tests with ``--tests``.
 
 A mutant is caught if a test fails or if tests use far more processor time than they should.
 """
@@ -80,22 +81,22 @@ class Map:
         return sum(self.seconds[t] for t in tests)
 
 
-def build_map(tree: Tree, files: list[str], log: Path) -> Map:
-    """Every test file once, traced; files already in the log are not run again."""
-    done = {line["file"] for line in _lines(log) if "file" in line}
-    part = log.with_suffix(".part")
+def build_map(tree: Tree, files: list[str], folder: Path) -> Map:
+    """Every test file once, traced; what has been run in its present state is not run again."""
+    folder.mkdir(exist_ok=True)
+    entries = []
     for file in files:
-        if file in done:
-            continue
-        began = time.time()
-        code = tree.run([file], part, LONGEST_FILE, trace=True)
-        with log.open("a") as out:
-            for line in _lines(part):
-                if "test" in line:
-                    out.write(json.dumps(line) + "\n")
-            out.write(json.dumps({"file": file, "code": code}) + "\n")
-        print(f"{file}: {time.time() - began:.0f} s, code {code}", flush=True)
-    return Map([line for line in _lines(log) if "test" in line])
+        log = folder / (file.replace("/", "-") + ".jsonl")
+        if not log.exists() or log.stat().st_mtime < (tree.root / file).stat().st_ctime:
+            began, part = time.time(), folder / "part"
+            code = tree.run([file], part, LONGEST_FILE, trace=True)
+            part.touch()
+            part.rename(log)
+            print(f"{file}: {time.time() - began:.0f} s, code {code}", flush=True)
+        lines = _lines(log)
+        unfit = {line["failed"] for line in lines if "failed" in line}  # they would fail anyway
+        entries += [line for line in lines if "test" in line and line["test"] not in unfit]
+    return Map(entries)
 
 
 def examine(tree: Tree, mutant: Mutant, tests: list[str], cost: float) -> dict[str, Any]:
@@ -181,41 +182,34 @@ def main() -> None:
     repository = HERE.parents[1]
     where = options.tree or Path(f"/tmp/legato-mutation-{options.seed}")
     tree = Tree(repository, where)
+    if options.again:
+        tree.renew("tests")
     os.environ["NUMBA_CACHE_DIR"] = str(where.with_suffix(".kernels"))
     warm_up()
-    files = [
-        str(file.relative_to(tree.root))
-        for name in options.tests
-        for file in sorted(
-            (tree.root / name).rglob("test_*.py")
-            if (tree.root / name).is_dir()
-            else [tree.root / name]
-        )
-    ]
-    chart = build_map(tree, files, where.with_suffix(".map"))
+    chart = build_map(tree, tree.test_files(options.tests), where.with_suffix(".map"))
     log = where.with_suffix(".results")
     known = {r["name"]: r for r in _lines(log)}
+    if options.again:
+        known = {name: r for name, r in known.items() if r["caught"]}
     drawn = draw(tree.src, options.mutants, options.seed)
     left = options.chunk
     for final in (False, True):  # the broader set for survivors comes last
         budgets = (options.seconds,) if final else (4.0, 0.4 * options.seconds)
         for number, mutant in enumerate(drawn, 1):
             old = known.get(mutant.name)
-            wanted = old is None or (not old["caught"] and (options.again or not old["final"]))
-            if (
-                not wanted
-                or (final and old is None)
-                or (not final and old is not None and not options.again)
-                or left <= 0
-            ):
+            survived = old is not None and not old["caught"] and not old["final"]
+            if left <= 0 or not (survived if final else old is None):
                 continue
             left -= 1
             result = judge(tree, chart, mutant, budgets)
             known[mutant.name] = {**result, "name": mutant.name, "final": final}
             with log.open("a") as out:
                 out.write(json.dumps(known[mutant.name], ensure_ascii=False) + "\n")
-            print(f"{number:4d} {mutant.name}: {result['caught'] or 'SURVIVED'} "
-                  f"({result['tests']} tests, {result['seconds']} s)", flush=True)  # fmt: skip
+            print(
+                f"{number:4d} {mutant.name}: {result['caught'] or 'SURVIVED'} "
+                f"({result['tests']} tests, {result['seconds']} s)",
+                flush=True,
+            )
     results = [known[m.name] for m in drawn if m.name in known]
     summary = summarise(results, repository)
     print(f"{summary['caught']} of {summary['mutants']} caught; {summary['by_package']}")

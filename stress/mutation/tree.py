@@ -42,16 +42,29 @@ class Tree:
     """The copy. Compiled modules of the sound state are kept; those of mutants not written."""
 
     def __init__(self, repository: Path, where: Path) -> None:
-        self.root = where
+        self.root, self.repository = where, repository
         if not (where / "pyproject.toml").exists():
-            listed = subprocess.run(
-                ["git", "ls-files", "-z"], cwd=repository, check=True, capture_output=True
-            )
-            for name in listed.stdout.decode().split("\0"):
-                if name and (repository / name).is_file():
-                    target = where / name
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(repository / name, target)
+            self.renew(".")
+
+    def renew(self, folder: str) -> None:
+        """Copy what git knows below a folder, where it differs."""
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", folder], cwd=self.repository, check=True, capture_output=True
+        )
+        for name in listed.stdout.decode().split("\0"):
+            source, target = self.repository / name, self.root / name
+            if not name or not source.is_file():
+                continue
+            if not target.exists() or target.read_bytes() != source.read_bytes():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+
+    def test_files(self, names: list[str]) -> list[str]:
+        """The test files in folders, or files themselves, relative to the tree."""
+        found: list[Path] = []
+        for path in (self.root / name for name in names):
+            found += sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+        return [str(path.relative_to(self.root)) for path in found]
 
     @property
     def src(self) -> Path:
