@@ -131,3 +131,14 @@ def test_a_solve_can_be_captured_in_a_cuda_graph():
         graph.replay()
         torch.cuda.synchronize()
     torch.testing.assert_close(captured, expected)
+
+
+def test_a_default_device():
+    with torch.device("cuda"):
+        weight = torch.tensor(0.1, requires_grad=True)
+        form = lg.Quadratic(torch.tensor([[2.0, 0.5], [0.5, 1.0]]), torch.tensor([1.0, -1.0]))
+        for solver in (lg.GMRES(), lg.BiCGStab(), lg.CG(), lg.Direct(), lg.Neumann()):
+            x = lg.solve(form + lg.L1(weight), gradient=lg.Implicit(solver), stop=lg.Stop(300)).x
+            (slope,) = torch.autograd.grad(x.sum(), weight)
+            assert slope.device.type == "cuda"
+            assert slope.isfinite()

@@ -432,3 +432,11 @@ def test_a_step_that_was_not_stationary_is_not_taken_for_a_changed_one(strategy)
         warnings.simplefilter("ignore")
         (grad,) = torch.autograd.grad(s.x.sum(), w)
     assert grad.isfinite()
+
+
+def test_random_numbers_do_not_follow_the_default_device():
+    """A generator of the CPU draws on the CPU, also for somebody whose tensors begin elsewhere."""
+    expected = random_vector(torch.zeros(3))
+    with torch.device("meta"):
+        found = random_vector(torch.zeros(3, device="cpu"))
+    assert torch.equal(found, expected)

@@ -307,9 +307,11 @@ def _first_coefficients(filters: int, channels: int, size: int) -> Tensor:
     if extra <= 0:
         return whole[:filters].to(torch.get_default_dtype())
     generator = torch.Generator().manual_seed(0)
-    random = torch.randn(extra, channels, count, generator=generator, dtype=torch.float64)
+    random = torch.randn(
+        extra, channels, count, generator=generator, dtype=torch.float64, device="cpu"
+    )
     random = random / random.flatten(1).norm(dim=1)[:, None, None]
-    return torch.cat((whole, random)).to(torch.get_default_dtype())
+    return torch.cat((whole, random.to(whole))).to(torch.get_default_dtype())
 
 
 def _safetensors() -> tuple[Any, Any]:

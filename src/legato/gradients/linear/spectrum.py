@@ -133,4 +133,6 @@ def random_vector(like: Tensor, seed: int = 0) -> Tensor:
     torch.Size([3])
     """
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    # On the CPU, whatever the default device: the same numbers everywhere.
+    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu")
+    return drawn.to(like)
