@@ -15,7 +15,6 @@ from legato.errors import LegatoWarning
 from oracle.cones import Array
 from oracle.recipes import Recipe, build
 
-
 DEVICE = os.environ.get("LEGATO_STRESS_DEVICE", "cpu")
 """Where legato solves; the oracle stays on the CPU."""
 

@@ -17,8 +17,8 @@ from legato.errors import InputError, StepError
 from legato.geometry import Geometry
 from legato.problems import Composite
 
-STILL = 1e-3
-"""A move of this part of x counts as small: steps do not grow any more."""
+_DOUBLINGS = 60
+"""Trials that a step has to find its unit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +67,7 @@ class Backtracking:
         """The first step to try, in the shape of ``ones``: one for each element of a batch."""
         return self._for_each(self.initial, ones, "initial step")
 
+    @torch.no_grad()
     def scaled(
         self,
         problem: Composite,
@@ -78,23 +79,26 @@ class Backtracking:
     ) -> Tensor:
         """The step that an iteration from x begins with: grown from the first as far as it may.
 
-        How far a first step is from fitting is a matter of units, and not of how far x moves.
+        How far a first step is from fitting is a matter of units, and not of how far x moves: a
+        move that is lost in rounding may be one of a step that is far too short.
         """
-        step = self.first(ones)
+        first = step = self.first(ones)
         if self.grow == 1:
-            return step
-        gradient = problem.smooth.grad(x)
-        for _ in range(self.most):
+            return first
+        gradient, batch = problem.smooth.grad(x), _batch_of(ones)
+        trial = partial(move, gradient)
+        for _ in range(_DOUBLINGS):
             before = step
-            step = self.search(
-                problem, geometry, y, x, gradient, before, partial(move, gradient), still=0.0
-            )
+            step = self.search(problem, geometry, y, x, gradient, before, trial, anew=True)
             if not bool((step > before).any()):
                 break
-        return torch.maximum(step, self.first(ones))  # shortening it is the first iteration's task
+        change = tree_map(torch.sub, geometry.unmirror(trial(step)), x)
+        unseen = _is_rounding(change, x, batch).reshape(step.shape)  # x is a solution already
+        # Shortening the first step is the first iteration's task.
+        return torch.where(unseen, first, torch.maximum(step, first))
 
     def _for_each(self, number: Tensor | float, like: Tensor, name: str) -> Tensor:
-        number = torch.as_tensor(number).detach().to(like)
+        number = torch.as_tensor(number, dtype=like.dtype).detach().to(like)
         if number.numel() != 1 and number.shape != like.shape:
             raise InputError(
                 f"Backtracking's {name} has shape {tuple(number.shape)}: give a number, or one for "
@@ -112,12 +116,13 @@ class Backtracking:
         gradient: Var,
         last: Tensor,
         move: Callable[[Any], Var],
-        still: float = STILL,
+        *,
+        anew: bool = False,
     ) -> Tensor:
         """The step for the point x with mirror coordinates y and gradient ∇f(x).
 
         ``move`` gives the mirror coordinates that a step leads to; ``last`` is the step before, in
-        the shape that the new one has. It grows where x moves by more than ``still`` of its size.
+        the shape that the new one has. It grows where x still moves, or if steps begin ``anew``.
         """
         f, y, x, gradient = problem.smooth, *map(tree.detach, (y, x, gradient))
         batch = _batch_of(last)
@@ -129,9 +134,8 @@ class Backtracking:
             moved = move(alpha)
             trial = geometry.unmirror(moved)
             change = tree_map(torch.sub, trial, x)
-            if attempt == 0 and self.grow > 1:
-                rests = _largest(change, batch) <= still * _largest(x, batch)
-                rests = rests | _is_rounding(change, x, batch)
+            if attempt == 0 and self.grow > 1 and not anew:
+                rests = _rests(change, x, batch)
                 if bool(rests.any()):
                     alpha = torch.where(rests.reshape(alpha.shape), last, alpha)
                     continue
@@ -175,6 +179,12 @@ def _visible(value: Tensor, unit: Tensor) -> Tensor:
 def _is_rounding(change: Var, x: Var, batch: int) -> Tensor:
     eps = torch.finfo(tree.leaves(x)[0].dtype).eps
     return _largest(change, batch) <= 8 * eps * _largest(x, batch)
+
+
+def _rests(change: Var, x: Var, batch: int) -> Tensor:
+    """Whether the move is so small that it shows the curvature of few directions only."""
+    eps = torch.finfo(tree.leaves(x)[0].dtype).eps
+    return _largest(change, batch) <= eps**0.5 * _largest(x, batch)
 
 
 def _largest(x: Var, batch: int) -> Tensor:
