@@ -37,14 +37,7 @@ def test_exceptions_are_public_and_untried():
 
 
 OPEN: dict[tuple[str, str], set[str]] = {
-    ("layer", "Potts, steps, numba"): {"raw error: layouts", "raw error: vmap"},
-    ("layer", "TotalVariation, weight per pixel, numba"): {"raw error: layouts", "raw error: vmap"},
-    ("layer", "AnalysisDenoiser, plain"): {"broken: contexts", "raw error: vmap"},
-    ("solve", "box, chosen, GMRES"): {
-        "broken: batch",
-        "raw error: empty batch",
-        "raw error: vmap",
-    },
+    ("layer", "AnalysisDenoiser, plain"): {"broken: contexts", "broken: checkpointed"},
     ("norm", "Differences"): {"raw error: layouts"},
 }
 """What is known to be broken, by subject: a repair has to take it off this list."""
