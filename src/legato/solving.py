@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import is_concrete, require_sound_data
+from legato._support.checks import hidden_values_in_words, is_concrete, require_sound_data
 from legato._support.lazy import lazy
 from legato._support.precision import full_precision
 from legato._support.tree import Var
@@ -128,7 +128,7 @@ def solve(
     _require_kinds(algorithm, gradient, stop)
     require_sound_data(problem, "The problem")
     report = Backward()
-    with full_precision():
+    with full_precision(), hidden_values_in_words("The solve"):
         given = problem
         problem, algorithm = prepare(problem, algorithm)
         start = _start(algorithm, problem, given, x0)

@@ -36,24 +36,6 @@ def test_exceptions_are_public_and_untried():
     assert public_names() >= EXCEPTIONS - {"Diagnosis", "diagnose"}
 
 
-OPEN: dict[tuple[str, str], set[str]] = {
-    ("layer", "Potts, steps, numba"): {"raw error: layouts", "raw error: vmap"},
-    ("layer", "TotalVariation, weight per pixel, numba"): {"raw error: layouts", "raw error: vmap"},
-    ("layer", "AnalysisDenoiser, plain"): {
-        "broken: contexts",
-        "broken: made elsewhere",
-        "raw error: vmap",
-    },
-    ("solve", "box, chosen, GMRES"): {
-        "broken: batch",
-        "raw error: empty batch",
-        "raw error: vmap",
-    },
-    ("norm", "Differences"): {"raw error: layouts"},
-}
-"""What is known to be broken, by subject: a repair has to take it off this list."""
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "name"), SUBJECTS, ids=[f"{k}: {n}" for k, n in SUBJECTS])
 def test_laws(kind, name):
@@ -64,7 +46,7 @@ def test_laws(kind, name):
         law(case, judge)
     assert tally.counts["checks"] > 20
     found = {k: v[0] for k, v in tally.findings.items()}
-    assert set(found) == OPEN.get((kind, name), set()), found
+    assert not found, found
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -102,6 +102,68 @@ def test_shape_dtype_device_and_content_of_the_start():
         lg.solve(lg.Composite(lg.Smooth(torch.square)), algorithm)
 
 
+EMPTY_ALGORITHMS = {
+    "fixed step": lg.ForwardBackward(0.1),
+    "derived step": lg.ForwardBackward(),
+    "backtracking": lg.ForwardBackward(lg.Backtracking()),
+    "Nesterov": lg.ForwardBackward(inertia=lg.Nesterov()),
+    "chosen": None,
+}
+EMPTY_STRATEGIES = (
+    lg.Unroll(),
+    lg.Unroll(last=2),
+    lg.Unroll(checkpoint=2),
+    lg.Unroll(tol=1e-3),
+    lg.Implicit(),
+    lg.FixedPoint(),
+    lg.OneStep(),
+)
+
+
+@pytest.mark.parametrize("tol", [None, 1e-6])
+@pytest.mark.parametrize("name", EMPTY_ALGORITHMS)
+def test_a_batch_without_elements(name, tol):
+    algorithm, stop = EMPTY_ALGORITHMS[name], lg.Stop(5, tol=tol)
+    nothing = torch.zeros(0, len(b)).double().requires_grad_()
+    weights = torch.ones(0, 5).double().requires_grad_()
+    for gradient in (*EMPTY_STRATEGIES, lg.Forward(nothing, weights)):
+        energies = (
+            lg.LeastSquares(A, nothing) + lg.L1(0.1),
+            lg.LeastSquares(A, b) + lg.L1(weights),
+        )
+        for energy in energies:
+            for x0 in (None, torch.zeros(5).double()):
+                with raises(errors.InputError, "empty", r"\(0, ", "nothing to solve for"):
+                    lg.solve(energy, algorithm, x0, gradient=gradient, stop=stop)
+
+
+def test_other_problems_without_elements():
+    nothing = torch.zeros(0, 4).double()
+    eye = torch.eye(4).double()
+    saddle = lg.SquaredDistance(nothing) + lg.L1(0.1) @ lg.Differences(dims=(-1,))
+    for energy in (saddle, lg.Quadratic(eye, nothing), lg.Quadratic(eye[None][:0], nothing)):
+        with raises(errors.InputError, "empty", "nothing to solve for"):
+            lg.solve(energy, stop=lg.Stop(5, tol=1e-6))
+    ridge = lg.SquaredDistance(nothing) + lg.SquaredNorm(0.1)
+    with raises(errors.InputError, "empty", "nothing to solve for"):
+        lg.solve(ridge, lg.Newton())
+    with raises(errors.StepError, "step_size is empty"):
+        lg.ForwardBackward(nothing[:, :1])
+
+
+def test_a_module_may_keep_an_empty_buffer():
+    class Energy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("unused", torch.zeros(0))
+
+        def forward(self, x):
+            return (x - 1) ** 2
+
+    found = lg.solve(lg.Smooth(Energy()), lg.ForwardBackward(0.25), torch.zeros(2)).x
+    torch.testing.assert_close(found, torch.ones(2))
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from legato.errors import InputError
 RANGE = {torch.float32: 1e9, torch.float64: 1e75}
 """Data are at most this large and, unless zero, at least its inverse: products of four such numbers
 are numbers, as least squares and steps form them."""
+_HIDDEN = ("vmap: It looks like", "Cannot access data pointer of Tensor that doesn't have storage")
+"""How torch's errors begin where vmap hides values: for bool() and item(), and for tolist()."""
 _ONE_THREAD_UP_TO = 32768
 """Entries up to which torch works on one thread."""
 
@@ -67,6 +71,34 @@ def may_be_differentiated(tensor: Tensor) -> bool:
 def inside_functional_transform() -> bool:
     """Whether torch.func (grad, jacrev, vmap, …) is transforming the caller."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def inside_reverse_transform() -> bool:
+    """Whether torch.func (grad, vjp, jacrev, …) is differentiating the caller in reverse mode."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Grad for level in stack)
+
+
+def hidden_values_in_words(who: str) -> AbstractContextManager[None]:
+    """A context that says so where ``who`` would decide by values that torch.func.vmap hides."""
+    if torch.compiler.is_compiling() or not inside_functional_transform():
+        return nullcontext()
+    return _vmap_in_words(who)
+
+
+@contextmanager
+def _vmap_in_words(who: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith(_HIDDEN):
+            raise
+        raise InputError(
+            f"{who} decides by values, which torch.func.vmap hides: for a tolerance, a line search "
+            "(Backtracking, Newton), the norm of an operator, or in a callable. Give it the whole "
+            "batch instead: leading axes of the data are batches. Or give steps as numbers, and "
+            "Stop without tol."
+        ) from error
 
 
 def as_number(value: Any) -> float:
@@ -202,7 +234,7 @@ def require_below(lo: Tensor | float, hi: Tensor | float, *, strict: bool, name:
 
 
 def require_sound_data(obj: Any, what: str) -> None:
-    """Refuse NaN, infinity, negative weights, half precision, mixed devices and mixed dtypes.
+    """Refuse NaN, infinity, negative weights, half precision, mixed devices and dtypes, no entries.
 
     And float64 outside of RANGE, whose squares are no numbers: a residual would be 0, or NaN. Those
     of float32 are, in the double precision in which norms are taken.
@@ -226,6 +258,11 @@ def require_sound_data(obj: Any, what: str) -> None:
             "float64: rounding would add up over the iterations. Call .float() on its data, e.g. "
             "on the output of a network under autocast."
         )
+    for path, tensor, _ in found:
+        if tensor.numel() == 0:
+            raise InputError(
+                f"{path or what} is empty (shape {tuple(tensor.shape)}): nothing to solve for."
+            )
     if not is_concrete() or not found:
         return
     # A weight was not negative when its term was made, but may have been learned since.
@@ -237,11 +274,8 @@ def require_sound_data(obj: Any, what: str) -> None:
         if may_be_infinite
         else _flaw(t.detach(), lower=id(t) not in may_be_small)
         for _, t, may_be_infinite in found
-        if t.numel()
     ]
     probes += [(held.tensor.detach() < 0).any() for held in weights]
-    if not probes:
-        return
     total = probes[0] + 0.0
     for probe in probes[1:]:
         total = total + probe.to(total)
@@ -283,7 +317,7 @@ def _describe_unsound(found: list[Held], may_be_small: set[int], what: str) -> s
     path, tensor = next(
         (path, tensor)
         for path, tensor, may_be_infinite in found
-        if tensor.numel() and not may_be_infinite
+        if not may_be_infinite
         if bool(_flaw(tensor.detach(), lower=id(tensor) not in may_be_small))
     )
     return _out_of_range(path or what, float(tensor.detach().abs().amax()), tensor.dtype)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+
+from legato._support.checks import inside_functional_transform
 
 
 def leaves_behind(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:
@@ -41,3 +46,28 @@ def fresh_leaf(tensor: Tensor) -> Tensor:
         return leaf
     tangent = forward_ad.unpack_dual(tensor).tangent
     return leaf if tangent is None else forward_ad.make_dual(leaf, tangent)
+
+
+def beyond_autograd(tensors: Iterable[Tensor]) -> bool:
+    """Whether a derivative taken here has to come from torch.func.
+
+    Inside its transforms autograd would not see the outer ones; in inference mode, and for tensors
+    made there, it records nothing.
+    """
+    return (
+        inside_functional_transform()
+        or torch.is_inference_mode_enabled()
+        or any(t.is_inference() for t in tensors)
+    )
+
+
+def kept_as_they_are() -> AbstractContextManager[Any]:
+    """Keep what a graph made here needs, if it is used up on the spot.
+
+    A checkpoint around it would compute its whole segment again for what it keeps.
+    """
+    return saved_tensors_hooks(_identity, _identity)
+
+
+def _identity(tensor: Tensor) -> Tensor:
+    return tensor

@@ -69,7 +69,8 @@ def held_tensors(obj: Any, path: str = "", may_be_infinite: bool = False) -> Ite
         return  # most attributes; torch.compile cannot ask these types for their dictionary
     elif isinstance(obj, nn.Module):
         for name, tensor in (*obj.named_parameters(), *obj.named_buffers()):
-            yield Held(f"{path}.{name}", tensor, may_be_infinite)
+            if tensor.numel():  # modules keep empty ones for what is not there
+                yield Held(f"{path}.{name}", tensor, may_be_infinite)
     elif isinstance(obj, (tuple, list)):
         for i, part in enumerate(obj):
             yield from held_tensors(part, f"{path}[{i}]", may_be_infinite)

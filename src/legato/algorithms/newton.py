@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato._support.checks import as_number, inside_functional_transform, is_concrete
+from legato._support.checks import as_number, is_concrete
 from legato._support.tree import Var
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import mirror_start
@@ -104,7 +104,7 @@ class Newton(Algorithm[Composite, Any]):
 
     def step(self, problem: Composite, state: NewtonState) -> NewtonState:
         energy = _energy(problem)
-        value, last, t = _read(state.numbers)
+        value, last, t = state.numbers.tolist()
         x, gradient, factor = state.point, state.gradient, state.factor
         fresh = isinstance(factor, tuple) or self.reuse == 0
         if not fresh:
@@ -216,18 +216,6 @@ def _energy(problem: Composite) -> Function:
 def _names(function: Function) -> str:
     terms = getattr(function, "terms", (function,))
     return " + ".join(type(t).__name__ for t in terms if not t.is_smooth)
-
-
-def _read(numbers: Tensor) -> list[float]:
-    try:
-        return numbers.tolist()
-    except RuntimeError:
-        if not inside_functional_transform():
-            raise
-        raise InputError(
-            "Newton decides by values, which torch.func.vmap hides. Give it the whole batch "
-            "instead: leading axes of the data are batches."
-        ) from None
 
 
 @torch.no_grad()

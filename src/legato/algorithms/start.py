@@ -109,6 +109,8 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
 def require_positive_step(step: object, name: str) -> None:
     """Refuse zero, negative and NaN steps."""
     if isinstance(step, torch.Tensor):
+        if step.numel() == 0:
+            raise StepError(f"{name} is empty (shape {tuple(step.shape)}).")
         if not is_concrete():
             return
         sound = (step.detach() > 0) & (step.detach() < float("inf"))

@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from legato._support import tree
-from legato._support.checks import inside_functional_transform, is_concrete, require_nonnegative
-from legato._support.graph import fresh_leaf, leaves_behind
+from legato._support.checks import is_concrete, require_nonnegative
+from legato._support.graph import beyond_autograd, fresh_leaf, kept_as_they_are, leaves_behind
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
@@ -22,10 +21,6 @@ from legato.operators import Dense, Operator, as_operator
 
 _UNWEIGHTED = 1.0
 """The default weight, recognised by identity: no step multiplies by it."""
-
-
-def _identity(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _square(norm: Tensor) -> Tensor:
@@ -219,13 +214,12 @@ class Smooth(Function):
         return self.callable(x)
 
     def grad(self, x: Var) -> Var:
-        if inside_functional_transform():
+        if beyond_autograd(tree.leaves(x)):
             return torch.func.grad(self.value)(x)
         attached = torch.is_grad_enabled()
         with torch.enable_grad():
             points = [t if attached and t.requires_grad else fresh_leaf(t) for t in tree.leaves(x)]
-            # Saved as they are: a checkpoint around us would recompute its whole segment for each.
-            with saved_tensors_hooks(_identity, _identity):
+            with kept_as_they_are():
                 value = self.value(tree.rebuild(x, points))
             if not value.requires_grad:
                 raise InputError(

@@ -118,6 +118,14 @@ def refuse_second_derivatives() -> None:
         )
 
 
+def inside_transforms(why: str) -> GradientError:
+    """The error of a strategy that torch.func cannot transform."""
+    return GradientError(
+        f"{why} and cannot be used inside torch.func transforms. Use Unroll() there, or call "
+        ".backward()."
+    )
+
+
 def changed_since(found: str) -> GradientError:
     """The error where the backward pass meets other values than the solve did."""
     return GradientError(

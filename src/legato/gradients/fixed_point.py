@@ -29,6 +29,7 @@ from legato.gradients.base import (
     Linearisation,
     Task,
     changed_since,
+    inside_transforms,
     refuse_second_derivatives,
 )
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
@@ -78,9 +79,8 @@ class FixedPointGradient(GradientStrategy):
         if not any(t.requires_grad for t in after):
             return done
         if inside_functional_transform():
-            raise GradientError(
-                f"{type(self).__name__} solves its linear system in .backward() and cannot be used "
-                "inside torch.func transforms. Use Unroll() there, or call .backward()."
+            raise inside_transforms(
+                f"{type(self).__name__} solves its linear system in .backward()"
             )
         _warn_unless_stationary(done, task.stop)
         # Capture only the residual. Capturing `done` would create a reference cycle through the

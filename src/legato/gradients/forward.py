@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.checks import inside_functional_transform
 from legato._support.compiling import never_compiled
 from legato._support.graph import leaves_behind
 from legato._support.tree import Tree
@@ -20,6 +21,7 @@ from legato.gradients.base import (
     GradientStrategy,
     Linearisation,
     Task,
+    inside_transforms,
     pull_back,
     pullback_graph,
     refuse_second_derivatives,
@@ -61,6 +63,8 @@ class Forward(GradientStrategy):
     def differentiate(self, task: Task) -> Run:
         if not torch.is_grad_enabled():
             return task.run()
+        if inside_functional_transform():
+            raise inside_transforms("Forward carries its tangents by nested backward passes")
         carrier = _Carrier(task.algorithm, self.params, task.state)
         with torch.no_grad():
             done = replace(task, algorithm=carrier, state=carrier.state).run()

@@ -13,10 +13,21 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from legato._support import tree
-from legato._support.checks import is_concrete, wide_norm
+from legato._support.checks import (
+    inside_functional_transform,
+    inside_reverse_transform,
+    is_concrete,
+    wide_norm,
+)
 from legato.algorithms import Algorithm
 from legato.errors import InputError
-from legato.gradients.base import Backward, GradientStrategy, Task, changed_since
+from legato.gradients.base import (
+    Backward,
+    GradientStrategy,
+    Task,
+    changed_since,
+    inside_transforms,
+)
 from legato.running import Run, batch_of
 
 
@@ -72,6 +83,12 @@ class Unroll(GradientStrategy):
         plain = self.last is None and self.checkpoint is None and self.tol is None
         if plain or not torch.is_grad_enabled():
             return task.run()
+        swept = self.checkpoint is not None or self.tol is not None
+        if swept and inside_functional_transform():
+            if inside_reverse_transform():
+                how = "checkpoint" if self.tol is None else "tol"
+                raise inside_transforms(f"Unroll({how}=…) acts on the backward pass of autograd")
+            return Unroll(self.last).differentiate(task)  # vmap and jvp have none
         start, attached, done = self._run_detached(task)
         if self.checkpoint is not None:
             before, final = self._checkpointed(task, start, attached)

@@ -83,6 +83,19 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
         like = kernel.like(_present(tensors), kernel.settings(*sizes, *numbers), keep)
         return [tensors[0].new_empty(tuple(shape), dtype=dtype) for shape, dtype in like]
 
+    @forward.register_vmap
+    def _(info: Any, dims: Any, tensors: Any, *settings: Any) -> tuple[list[Tensor], list[int]]:
+        # One solve after the other: kernels know batches of images, not of settings.
+        elements = [
+            forward(
+                [t if d is None else t.select(d, i) for t, d in zip(tensors, dims[0], strict=True)],
+                *settings,
+            )
+            for i in range(info.batch_size)
+        ]
+        stacked = [torch.stack(parts) for parts in zip(*elements, strict=True)]
+        return stacked, [0] * len(stacked)
+
     @torch.library.custom_op(f"legato::{kernel.name}_reverse", mutates_args=(), schema=REVERSE)
     def reverse(
         bars: Any, tensors: Any, outputs: Any, tape: Any, sizes: Any, numbers: Any, wanted: Any
