@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato.testing.layer.calling import said
-from legato.testing.layer.elements import Elements, NoElements
+from legato.testing.layer.elements import Elements, NoElements, untied
 from legato.testing.layer.points import generator
 from legato.testing.layer.subject import Subject, apart, backward, filled, split
 from legato.testing.layer.verdict import Verdict, not_decided, not_measured, sound, wrong
@@ -55,7 +55,8 @@ def batch_law(
 
 
 def _batches(subject: Subject, elements: Elements) -> Any:
-    yield "", subject.values
+    values = untied(subject)
+    yield "", values
     size = elements.size
     if size < 2:
         return
@@ -64,7 +65,7 @@ def _batches(subject: Subject, elements: Elements) -> Any:
         factors = [least ** (k / (size - 1)) for k in range(size)]
         for which in dict.fromkeys([(floats[0],), tuple(floats)]):
             words = f", in a batch with elements scaled from 1 to {least:.0e}"
-            yield words, elements.scaled(subject.values, factors, which)
+            yield words, elements.scaled(values, factors, which)
 
 
 def _against_singles(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from legato.testing.layer.calling import said
+from legato.testing.layer.points import has_many_ties, jittered
 from legato.testing.layer.subject import Subject, apart, is_float
 
 
@@ -68,10 +69,12 @@ def elements_of(
     if subject.random:
         return NoElements("the layer draws random numbers, others for each element")
     closest, refused = float("inf"), ""
+    values = untied(subject)  # where all is zero, any layer looks like a batch
+    outputs = outputs if values is subject.values else subject.outputs(values)
     for cut in _subsets(subject, size):
         elements = Elements(size, cut)
         try:
-            off = max(difference(subject, elements, outputs))
+            off = max(difference(subject, elements, values, outputs))
         except Exception as error:
             refused = said(error)
             continue
@@ -85,11 +88,13 @@ def elements_of(
     return NoElements(f"an element alone gives another result, {closest:.1e} off", doubtful=True)
 
 
-def difference(subject: Subject, elements: Elements, outputs: Sequence[Tensor]) -> list[float]:
+def difference(
+    subject: Subject, elements: Elements, values: list[Any], outputs: Sequence[Tensor]
+) -> list[float]:
     """How far each element alone is from the same element in the batch."""
     found = []
     for k in range(elements.size):
-        alone = subject.outputs(elements.one(subject.values, k))
+        alone = subject.outputs(elements.one(values, k))
         pairs = zip(alone, outputs, strict=True)
         found.append(max(apart(a, o[k : k + 1], 1e-12 * float(o.norm())) for a, o in pairs))
     return found
@@ -102,3 +107,14 @@ def _subsets(subject: Subject, size: int) -> Iterator[tuple[int, ...]]:
     first = next(i for i in subject.moving if is_float(subject.values[i]))
     for count in range(len(may), 0, -1):
         yield from (c for c in combinations(may, count) if first in c)
+
+
+def untied(subject: Subject) -> list[Any]:
+    """The given point, or one nearby if it has ties, where a gradient may be any of several."""
+    if not any(has_many_ties(subject.values[i]) for i in subject.moving):
+        return subject.values
+    near = [
+        jittered(v, 1e-2, subject.seed + 15 + i) if i in subject.moving else v
+        for i, v in enumerate(subject.values)
+    ]
+    return subject.values if subject.attempt(near) is None else near

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from legato.testing.layer.compare import Bounds, Place, compare
-from legato.testing.layer.kinks import judge, steepest
+from legato.testing.layer.kinks import judge
 from legato.testing.layer.points import (
     Direction,
     along,
@@ -56,8 +56,7 @@ def gradient_law(subject: Subject, bounds: Bounds, tolerance: float, count: int)
             compared = compare(place, i, ways, bounds[i], looser * tolerance)
             bad = [c for c in compared if not c.agrees]
             many = has_many_ties(values[i])
-            steep = steepest(compared) if many else 0.0
-            judged = judge(place, i, bad, bounds[i], looser * tolerance, steep) if bad else None
+            judged = judge(place, i, bad, bounds[i], looser * tolerance, many) if bad else None
             if judged == "wrong":
                 words = describe(subject, i, compared, place)
                 return wrong(law, f"{words}{name}", max(c.error for c in bad))
@@ -100,8 +99,7 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
             seen += 1
             bad = [c for c in compared if not c.agrees]
             many = tie.many or has_many_ties(subject.values[i])
-            steep = steepest(compared) if many else 0.0
-            judged = judge(place, i, bad, bounds[i], tolerance, steep) if bad else None
+            judged = judge(place, i, bad, bounds[i], tolerance, many) if bad else None
             if judged == "wrong":
                 one = max(bad, key=lambda c: c.error)
                 return wrong(

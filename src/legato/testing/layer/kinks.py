@@ -5,9 +5,23 @@ A gradient at a kink has to lie between the slopes found around it (Clarke's con
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from torch import Tensor
+
 from legato.testing.layer.compare import Place, compare
 from legato.testing.layer.points import normal, size_of, symmetrised
+from legato.testing.layer.subject import apart
 from legato.testing.layer.words import Compared
+
+
+class Nearby(NamedTuple):
+    """At a point nearby: the slope in the same direction, what it leaves open, the gradient."""
+
+    middle: float
+    radius: float
+    disagrees: bool
+    gradient: Tensor
 
 
 def judge(
@@ -16,12 +30,12 @@ def judge(
     bad: list[Compared],
     bounds: tuple[float, float],
     tolerance: float,
-    steep: float,
+    many: bool,
 ) -> str:
     """Whether what does not agree is wrong, left open, or allowed by a kink.
 
     One tie has two sides, and both are seen. Where many meet, some pieces of the layer may be
-    missing: then only a gradient steeper than all that was seen, ``steep``, is called wrong.
+    missing: then only a gradient steeper than all that are found nearby is called wrong.
     """
     if any(not c.finite for c in bad):
         return "wrong"
@@ -31,34 +45,30 @@ def judge(
     result = "allowed"
     for one in worst:
         nearby = _around(place, i, one, bounds)
-        mismatches = [n for n in nearby if n[2]]
-        if len(nearby) >= 3 and 2 * len(mismatches) > len(nearby):
+        if len(nearby) >= 3 and 2 * sum(n.disagrees for n in nearby) > len(nearby):
             return "wrong"
-        spread = [m for n in nearby for m in (n[0] - n[1], n[0] + n[1])]
+        spread = [m for n in nearby for m in (n.middle - n.radius, n.middle + n.radius)]
         spread += one.line.one_sided(place.cotangents[one.cotangent])
         spread += [one.middle - one.radius, one.middle + one.radius]
         low, high = min(spread), max(spread)
         slack = max(20 * tolerance, 0.02) * one.scale
         if low - slack <= one.slope <= high + slack:
             continue
-        if high - low <= slack:  # no kink at all: every slope around is the same
+        steepest = max((float(n.gradient.norm()) for n in nearby), default=0.0)
+        if not many or not _pieces(nearby):
             return "wrong"
-        if abs(one.slope) > 3 * steep * float(one.direction.step.norm()) + slack or not steep:
+        if abs(one.slope) > 3 * steepest * float(one.direction.step.norm()) + slack:
             return "wrong"
         result = "open"
     return result
 
 
-def steepest(compared: list[Compared]) -> float:
-    slopes = (
-        (abs(c.middle) + c.radius) / (float(c.direction.step.norm()) or 1.0) for c in compared
-    )
-    return max(slopes, default=0.0)
+def _pieces(nearby: list[Nearby]) -> bool:
+    """Whether gradients differ from point to point, as where pieces of a layer meet."""
+    return any(apart(n.gradient, nearby[0].gradient) > 0.1 for n in nearby)
 
 
-def _around(
-    place: Place, i: int, one: Compared, bounds: tuple[float, float]
-) -> list[tuple[float, float, bool]]:
+def _around(place: Place, i: int, one: Compared, bounds: tuple[float, float]) -> list[Nearby]:
     """Slopes in the same direction at points nearby, and whether gradients disagree there too."""
     found = []
     subject, cotangent = place.subject, place.cotangents[one.cotangent]
@@ -76,8 +86,8 @@ def _around(
         except Exception:
             continue
         near = Place(subject, values, at, [cotangent], [gradients])
-        for compared in compare(near, i, [one.direction], bounds, one.tolerance):
-            scale = max(compared.scale, one.scale)
-            off = abs(compared.slope - compared.middle) > compared.radius + one.tolerance * scale
-            found.append((compared.middle, compared.radius, off or not compared.finite))
+        for c in compare(near, i, [one.direction], bounds, one.tolerance):
+            scale = max(c.scale, one.scale)
+            off = abs(c.slope - c.middle) > c.radius + one.tolerance * scale
+            found.append(Nearby(c.middle, c.radius, off or not c.finite, near.gradient(0, i)))
     return found
