@@ -24,7 +24,13 @@ def judge(recipe: Recipe) -> Verdict:
             verdict.outcome = "refused"
         else:
             verdict.outcome = "raw error"
-            verdict.finding("raw error", f"{type(done.error).__name__}: {str(done.error)[:200]}")
+            verdict.finding(f"raw error: {type(done.error).__name__}", str(done.error)[:300])
+        return verdict
+    shapes = recipe["shape"] if recipe["form"] == "blocks" else [recipe["shape"]]
+    lead = [] if recipe["sizes"] is None else [len(recipe["sizes"])]
+    if [list(x.shape) for x in done.x] != [[*lead, *shape] for shape in shapes]:
+        verdict.finding("another shape", f"x has {[x.shape for x in done.x]}")
+        verdict.outcome = "finding"
         return verdict
     count = 1 if recipe["sizes"] is None else len(recipe["sizes"])
     elements = [Judged(recipe, done, number) for number in range(count)]

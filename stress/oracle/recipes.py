@@ -228,6 +228,8 @@ class Maker:
 
     def _norms(self, problem: Any) -> tuple[float, float]:
         split = problem if isinstance(problem, lg.Saddle) else lg.split(problem)
+        if not isinstance(split, lg.Saddle):
+            return 1.0, 0.0  # nothing stands behind an operator: PrimalDual refuses it
         with torch.no_grad():
             K = split.operator.norm(split.start())
             L = split.smooth.lipschitz()
