@@ -14,25 +14,31 @@ from torch.autograd.graph import saved_tensors_hooks
 from legato._support.checks import inside_functional_transform
 
 
+_MADE_INSIDE = "_made_by_legato"
+"""The mark of a leaf that no user knows."""
+
+
 def leaves_behind(outputs: Iterable[Tensor], known: Iterable[Tensor]) -> list[Tensor]:
-    """Leaf tensors requiring a gradient that influence ``outputs`` other than through ``known``."""
+    """Leaf tensors requiring a gradient that influence ``outputs`` other than through ``known``.
+
+    Points that were made inside to differentiate at are nobody's parameters, and left out.
+    """
     known, outputs = list(known), list(outputs)
     passed = {id(t) for t in known}
     barriers = {t.grad_fn for t in known if t.grad_fn is not None}
     stack = [out.grad_fn for out in outputs if out.grad_fn is not None]
     visited: set[Any] = set()
-    leaves = [t for t in outputs if t.is_leaf and t.requires_grad and id(t) not in passed]
-    found = {id(t): t for t in leaves}
+    found = {id(t): t for t in outputs if t.is_leaf and t.requires_grad}
     while stack:
         node = stack.pop()
         if node in visited or node in barriers:
             continue
         visited.add(node)
         variable = getattr(node, "variable", None)
-        if variable is not None and id(variable) not in passed:
-            found[id(variable)] = variable
+        if variable is not None and not hasattr(variable, _MADE_INSIDE):
+            found.setdefault(id(variable), variable)
         stack.extend(parent for parent, _ in node.next_functions if parent is not None)
-    return list(found.values())
+    return [t for key, t in found.items() if key not in passed]
 
 
 def fresh_leaf(tensor: Tensor) -> Tensor:
@@ -42,6 +48,7 @@ def fresh_leaf(tensor: Tensor) -> Tensor:
     is computed at this point then has the tangent that it should have.
     """
     leaf = tensor.detach().requires_grad_()
+    setattr(leaf, _MADE_INSIDE, True)
     if forward_ad._current_level < 0:
         return leaf
     tangent = forward_ad.unpack_dual(tensor).tangent
