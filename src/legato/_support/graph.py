@@ -13,7 +13,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from legato._support.checks import inside_functional_transform
 
-
 _MADE_INSIDE = "_made_by_legato"
 """The mark of a leaf that no user knows."""
 
