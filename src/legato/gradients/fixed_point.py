@@ -32,6 +32,7 @@ from legato.gradients.base import (
     inside_transforms,
     refuse_second_derivatives,
 )
+from legato.gradients.bending import warn_if_bent
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, norm, residual_of, worst
 from legato.running import Run, Stop, batch_of
@@ -104,7 +105,8 @@ class FixedPointGradient(GradientStrategy):
             sound = torch.where(lost, 0.0, xi / unit)
             result = self.adjoint(linearisation, sound)
             self.conclude(result, linearisation)
-            _warn_if_far(last_change, result, sound)
+            if not _warn_if_far(last_change, result, sound):
+                warn_if_bent(self.adjoint, linearisation, last_change, result, sound)
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))
@@ -350,7 +352,7 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
         )
 
 
-def _warn_if_far(last_change: Tensor, result: LinearResult, xi: Tensor) -> None:
+def _warn_if_far(last_change: Tensor, result: LinearResult, xi: Tensor) -> bool:
     r"""A small last change says little where the map contracts slowly.
 
     .. math:: ‖x − x^*‖ ≈ ‖(I − A_x)^{-1}\|\,‖𝒜(x) − x‖, \qquad
@@ -361,7 +363,7 @@ def _warn_if_far(last_change: Tensor, result: LinearResult, xi: Tensor) -> None:
     """
     radius = result.spectral_radius
     if radius is not None and not radius < 1:
-        return  # warn_if_inexact speaks about those
+        return False  # warn_if_inexact speaks about those
     seen = norm(xi).reshape(-1)
     grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
     factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
@@ -378,3 +380,4 @@ def _warn_if_far(last_change: Tensor, result: LinearResult, xi: Tensor) -> None:
             NotConvergedWarning,
             stacklevel=2,
         )
+    return distance > FAR

@@ -76,7 +76,7 @@ class Piggyback(FixedPointGradient):
         one = torch.ones_like(epsilon)
         tangent = tree_map(torch.zeros_like, state)
         changes: list[list[float]] = []
-        tol = attainable(self.tol, xi)
+        tol, settled = attainable(self.tol, xi), False
         for _ in range(self.iterations):
             moved = tangent_map.transport(tangent_map.jvp(tree.leaves(tangent), [one]))
             change, size = (
@@ -85,15 +85,16 @@ class Piggyback(FixedPointGradient):
             )
             changes.append(change.reshape(-1).tolist())
             tangent = moved
-            if not bool((change > 0.1 * tol * size).any()):
+            settled = not bool((change > 0.1 * tol * size).any())
+            if settled:
                 break
         X = geometry.metric(state.primal, tangent.primal)
         Y = dual_geometry.metric(state.dual, tangent.dual)
         w = _cotangent(linearisation, slopes, X, Y)
         residual = worst(residual_of(linearisation.transposed, w, xi)[1])
         # The iteration stops by the change of (X, Y), which rates and steps turn into a residual
-        # of w of several tol.
-        converged = residual <= 10 * tol
+        # of w of several tol. One that ran out of iterations has to show tol itself.
+        converged = residual <= (10 * tol if settled else tol)
         return LinearResult(w, residual, len(changes), converged, largest_decay_rate(changes), tol)
 
 

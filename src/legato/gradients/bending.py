@@ -1,0 +1,79 @@
+"""How much the derivative of the step still changes between the last iterate and the solution."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from legato._support import tree
+from legato._support.checks import as_number
+from legato.errors import NotConvergedWarning
+from legato.gradients.base import Linearisation
+from legato.gradients.linear import LinearResult
+from legato.gradients.linear.base import norm, ratio
+
+BENT = 0.03
+"""Estimated relative error of a gradient from which on a word is said."""
+_CURVATURE = 100.0
+"""A step moves the derivative by at most so many times its own length, as a rule: what stays below
+BENT even then is not looked at."""
+
+
+def warn_if_bent(
+    adjoint: Callable[[Linearisation, Tensor], LinearResult],
+    linearisation: Linearisation,
+    last_change: Tensor,
+    result: LinearResult,
+    xi: Tensor,
+) -> None:
+    r"""A point close to the solution may still be far in its derivative, where the map is curved.
+
+    .. math:: w − w^* ≈ (I − M)^{-1} \sum_{k ≥ 0} (M_{k+1} − M_k)\,w,
+              \qquad M_k = A_x(x^{n+k})^⊤
+
+    The first of these differences is computed, between the last iterate and one more step; the
+    others shrink like the steps, at the rate ρ. It is zero for a map that is linear in pieces. Near
+    the boundary of a curved geometry, where the iteration is slow, it decides. ``adjoint`` solves
+    the system once more, where a bound is not small enough.
+    Reference: the implicit function theorem, to first order.
+    """
+    radius = result.spectral_radius
+    if radius is not None and not radius < 1:
+        return
+    w, seen = result.solution, norm(xi)
+    reach = 1 / (1 - (radius or 0.0))
+    gain = torch.clamp(ratio(norm(w), seen), min=reach)
+    changes = last_change.reshape(-1) if last_change.numel() == seen.numel() else last_change.amax()
+    changes = torch.where(seen.reshape(-1) > 0, changes.to(w), 0.0)
+    if not bool((_CURVATURE * changes * reach * gain.reshape(-1) > BENT).any()):
+        return
+    rows = linearisation.rows
+
+    def carried(v: Tensor) -> Tensor:
+        return rows.flatten(linearisation.transport(rows.unflatten(v)))
+
+    ahead = Linearisation(
+        linearisation.problem,
+        linearisation.algorithm,
+        tree.detach(linearisation.after),
+        batch=rows.batch,
+    )
+    there = carried(w)
+    turn = ahead.transposed(there) - carried(linearisation.transposed(w))
+    if not bool((reach * gain * norm(turn) > BENT * norm(there)).any()):
+        return  # whichever way it points
+    error = reach * adjoint(ahead, turn).solution
+    off = as_number(ratio(norm(error), norm(there)).amax())
+    if off > BENT:
+        rate = "" if radius is None else f" at a rate of about {radius:.6g}"
+        warnings.warn(
+            f"The derivative of the step still changes from one iterate to the next,{rate}: the "
+            f"gradient is about {off:.0%} away from that of the solution, although the last change "
+            f"was only {as_number(changes.amax()):.1e}. Give Stop more iterations, or use "
+            "Unroll(), which is exact for those that were taken.",
+            NotConvergedWarning,
+            stacklevel=2,
+        )
