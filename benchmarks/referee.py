@@ -83,14 +83,14 @@ def quadratic_program() -> tuple[Any, Any, dict[str, Any]]:
     return layer, (numbers(3, 4, 4), 3 * numbers(3, 4, seed=1)), {"batch": True}
 
 
-def cone_program() -> tuple[Any, Any, dict[str, Any]]:
+def cone_program(**settings: Any) -> tuple[Any, Any, dict[str, Any]]:
     import cvxpy as cp
     from cvxpylayers.torch import CvxpyLayer
 
     x, b = cp.Variable(5), cp.Parameter(5)
     program = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(x - b)), [x >= 0, cp.sum(x) == 1])
     layer = CvxpyLayer(program, parameters=[b], variables=[x])
-    return lambda b: layer(b)[0], numbers(3, 5), {"batch": True}
+    return lambda b: layer(b, solver_args=settings)[0], numbers(3, 5), {"batch": True}
 
 
 def total_variation_of_deepinv() -> tuple[Any, Any, dict[str, Any]]:
@@ -130,7 +130,7 @@ def potts() -> tuple[Any, Any, dict[str, Any]]:
 def potts_with_steps() -> tuple[Any, Any, dict[str, Any]]:
     import legato as lg
 
-    layer = lg.nn.Potts(30, tau=0.2, sigma=0.2)
+    layer = lg.nn.Potts(30, tau=0.1, sigma=0.1)
     return layer, (numbers(2, 3, 4, 5), numbers(2, 3, 2, 4, 5).abs()), {"batch": True}
 
 
@@ -140,6 +140,13 @@ def running_logsumexp() -> tuple[Any, Any, dict[str, Any]]:
     return lambda x: torch.logcumsumexp(x, -1), numbers(4, 6), {"batch": True}
 
 
+def attention() -> tuple[Any, Any, dict[str, Any]]:
+    from torch.nn import functional
+
+    inputs = [numbers(2, 2, 3, 4, seed=k) for k in range(3)]
+    return functional.scaled_dot_product_attention, inputs, {"batch": True}
+
+
 LAYERS = {
     "entmax-sparsemax": Layer("entmax", "sparsemax", sparsemax_of_entmax),
     "entmax-entmax15": Layer("entmax", "entmax15", entmax15_exact),
@@ -147,11 +154,15 @@ LAYERS = {
     "sparsemax": Layer("sparsemax", "Sparsemax", sparsemax_alone),
     "qpth": Layer("qpth", "QPFunction, a box", quadratic_program),
     "cvxpylayers": Layer("cvxpylayers", "CvxpyLayer, simplex", cone_program),
+    "cvxpylayers-eps": Layer(
+        "cvxpylayers", "CvxpyLayer, simplex, eps = 1e-10", lambda: cone_program(eps=1e-10)
+    ),
     "deepinv-tv": Layer("deepinv", "TVDenoiser, one object", total_variation_of_deepinv),
     "deepinv-tv-fresh": Layer(
         "deepinv", "TVDenoiser, a new one each call", fresh_total_variation_of_deepinv
     ),
     "torch-logcumsumexp": Layer("torch", "logcumsumexp", running_logsumexp),
+    "torch-attention": Layer("torch", "scaled_dot_product_attention", attention),
     "legato-tv": Layer("legato", "TotalVariation", total_variation),
     "legato-potts": Layer("legato", "Potts(30)", potts),
     "legato-potts-steps": Layer("legato", "Potts(30, tau=, sigma=)", potts_with_steps),

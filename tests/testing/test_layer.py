@@ -125,6 +125,11 @@ def test_powers_of_the_scale():
         check_layer(prox, inputs, scale=((1,), 1))
 
 
+def test_what_follows_from_hidden_state_is_noted():
+    case = WRONG["hidden state"][2]
+    assert "other verdicts may follow" in repr(check_layer(case.layer, case.inputs, directions=1))
+
+
 def test_warnings_of_the_layer_are_noted():
     def loud(x):
         warnings.warn("not converged", UserWarning, stacklevel=1)

@@ -112,6 +112,8 @@ def check_layer(
             "solution": lambda: solution_law(subject, solution, residual, tolerance),
         }
         verdicts += [_law(name, law) for name, law in laws.items()]
+    if any(v.law == "repeated calls" and v.state == "wrong" for v in verdicts):
+        notes.append("calls depend on the calls before, and other verdicts may follow from that")
     kinds = sorted({w.category.__name__ for w in heard})
     notes += [f"the layer warned: {', '.join(kinds)}"] if kinds else []
     return LayerReport(_title(function), tuple(verdicts), tuple(notes))

@@ -108,7 +108,7 @@ def ties_law(subject: Subject, bounds: Bounds, tolerance: float, count: int) -> 
             open_ += judged == "open"
     if not seen:
         return not_measured(law, "the layer is not finite at points with ties")
-    left = f", {open_} left open because many ties meet" if open_ else ""
+    left = f", {open_} left open: many ties meet, or noise" if open_ else ""
     return sound(law, f"{seen} points with ties{left}")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato.testing.layer.elements import Elements, NoElements
-from legato.testing.layer.points import generator, shown, size_of
+from legato.testing.layer.points import generator, is_symmetric, shown, size_of
 from legato.testing.layer.subject import Subject, apart, filled, flat, split
 from legato.testing.layer.verdict import Verdict, not_decided, not_measured, sound, wrong
 
@@ -32,6 +32,8 @@ def nonfinite_law(subject: Subject, elements: Elements | NoElements) -> Verdict:
             values = list(subject.values)
             values[i] = values[i].clone()
             values[i][index] = bad
+            if is_symmetric(subject.values[i]):  # of which a layer may read one triangle only
+                values[i][(*index[:-2], index[-1], index[-2])] = bad
             try:
                 found = subject.outputs(values)
             except Exception:  # refused, as it may be

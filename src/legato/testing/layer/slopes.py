@@ -110,13 +110,17 @@ def _two_sided(
     smooth = torch.ones_like(gaps[0], dtype=torch.bool)
     for k in range(2):
         smooth &= gaps[k + 1] <= 0.4 * gaps[k] + errors[k + 1] + 1e-7 * central[k + 1].abs()
-    second = (central[0] - central[1]).abs() / 8 + errors[1]
-    third = (central[1] - central[2]).abs() / 8 + errors[2]
+    changes = [(central[k] - central[k + 1]).abs() for k in range(2)]
+    second, third = changes[0] / 8 + errors[1], changes[1] / 8 + errors[2]
     narrow = torch.where(second < third, central[1], central[2])
+    # Central slopes change by RATIO² less from step to step; where they do not, a kink lies between
+    # two steps or the layer is noisier than it looks close by.
+    steady = changes[1] <= changes[0] / 8 + errors[1] + errors[2] + 1e-9 * central[2].abs()
+    closest = torch.where(steady, torch.minimum(second, third), torch.maximum(*changes) + errors[2])
     ends = torch.stack([*forwards[1:], *backwards[1:]])
     low, high = ends.amin(0), ends.amax(0)
     middle = torch.where(smooth, narrow, (low + high) / 2)
-    radius = torch.where(smooth, torch.minimum(second, third), (high - low) / 2 + errors[2])
+    radius = torch.where(smooth, closest, (high - low) / 2 + errors[2])
     jumps = _grows(gaps, errors) or _grows(central, errors)
     return Slopes(middle, radius, ~smooth, (forwards[2], backwards[2]), steps, jumps)
 
