@@ -62,6 +62,12 @@ def test_noise_is_not_decided():
     assert "hides the slope" in verdict.words
 
 
+def test_where_the_layer_is_not_finite_nothing_is_decided():
+    report = check_layer(torch.log, -X.abs())
+    assert report.state == "not decided"
+    assert len(report.verdicts) == 1
+
+
 def test_infinity_that_vanishes_is_asked_about():
     """LAPACK has conventions of its own, and a sigmoid has limits: only NaN is clear."""
     report = check_layer(lambda x: 2 * torch.where(x.isinf(), 0.0, x), X, directions=1)

@@ -87,6 +87,9 @@ def check_layer(
         warnings.simplefilter("always")
         subject, notes = _prepared(function, given, seed)
         outputs = first_call(subject)
+        if not all(bool(o.isfinite().all()) for o in outputs):  # no law says anything there
+            words = "the layer gives NaN or infinity for these inputs: choose others"
+            return LayerReport(_title(function), (not_decided("gradient", words),), tuple(notes))
         count, slow = _effort(subject, directions)
         notes += slow
         limits = _limits(bounds, subject)
