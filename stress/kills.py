@@ -130,22 +130,3 @@ class Target:
             tally.finding("a failed checkpoint ends a training", words)
         else:
             tally.count("trainings ended by a failed write, in words")
-
-
-if __name__ == "__main__":
-    import sys
-
-    import torch
-
-    torch.set_num_threads(1)
-    for argument in sys.argv[1:]:
-        mine = Tally()
-        begun = time.monotonic()
-        chunk(int(argument), mine)
-        print(f"chunk {argument} in {time.monotonic() - begun:.0f} s")
-        for name, count in sorted(mine.counts.items()):
-            print(f"  {count:>7}  {name}")
-        for kind, found in mine.findings.items():
-            print(f"--- {kind}")
-            for line in found:
-                print("    ", line)

@@ -1,9 +1,8 @@
-"""What a long run counts, and the clock it runs by."""
+"""What a long run counts."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -42,19 +41,3 @@ class Tally:
         content = {"counts": dict(sorted(self.counts.items())), "findings": self.findings}
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(content, indent=1) + "\n")
-
-
-class Budget:
-    """Seconds that may be spent."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.start = time.monotonic()
-
-    @property
-    def left(self) -> float:
-        return self.seconds - (time.monotonic() - self.start)
-
-    def share(self, part: float) -> Budget:
-        """A part of what is left, starting now."""
-        return Budget(max(0.0, part * self.left))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import warnings
 
-import torch
 from tally import Tally
 
 from metamorphic import (
@@ -84,21 +83,3 @@ def _slow(cases: list[Case], judge: Judge, number: int) -> None:
     if attached:
         backend = ("eager", "aot_eager")[number % 2]
         compiled(attached[(turn + number) % len(attached)], judge, backend)
-
-
-if __name__ == "__main__":
-    import sys
-
-    torch.set_num_threads(1)
-    for argument in sys.argv[1:]:
-        mine = Tally()
-        begun = time.monotonic()
-        chunk(int(argument), mine)
-        spent = time.monotonic() - begun
-        print(f"chunk {argument}: {mine.counts['checks']} checks in {spent:.0f} s")
-        for name, count in sorted(mine.counts.items()):
-            print(f"  {count:>7}  {name}")
-        for kind, found in mine.findings.items():
-            print(f"--- {kind}")
-            for line in found:
-                print("    ", line)
