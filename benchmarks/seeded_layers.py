@@ -19,10 +19,9 @@ from record import record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from legato.testing import check_layer
 from testing.seeded.clean import CLEAN
 from testing.seeded.faults import FAULTS
-
-from legato.testing import check_layer
 
 
 def verdict(case: Any) -> dict[str, Any]:
