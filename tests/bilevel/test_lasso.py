@@ -64,7 +64,7 @@ def test_five_hundred_penalties_are_better_than_one(name):
     split = Split(name, features=500)
     single, penalty = best_on_a_grid(split, np.geomspace(split.largest, 1e-2 * split.largest, 60))
     theta = torch.full((500,), math.log(penalty), dtype=torch.float64, requires_grad=True)
-    loss = tuned(split, theta, optim.IPiano, 8, tol=1e-6, inertia=lg.Nesterov())
+    loss = tuned(split, theta, optim.IPiano, 8, tol=1e-7, inertia=lg.Nesterov())
     again = float(
         split.loss(theta, tol=1e-8, inertia=lg.Nesterov())(bilevel.InnerSolver()).detach()
     )

@@ -129,7 +129,8 @@ def test_every_parameter_is_documented_with_type_and_default(make):
     for name, value in make().get_params().items():
         default = "1e-3" if value == 1e-3 else "1e-7" if value == 1e-7 else value
         assert re.search(rf"    {name} : .*default={default}\n", make.__doc__), name
-    assert "[" not in make.__doc__.split("Parameters")[1]
+    parameters = make.__doc__.split("Parameters")[1].split("Examples")[0]
+    assert "[" not in parameters
 
 
 def test_a_warm_start_ends_where_a_cold_one_does_and_is_shorter():

@@ -173,7 +173,7 @@ def test_the_others_do_not_grow(
     build: Build, strategy: Strategy, measure: Callable[..., int]
 ) -> None:
     assert growth(measure, build, strategy) <= 1.01
-    assert measure(build, strategy, MANY) < 0.25 * measure(build, unroll, MANY)
+    assert measure(build, strategy, MANY) < 0.3 * measure(build, unroll, MANY)
 
 
 @both

@@ -267,12 +267,12 @@ def require_sound_data(obj: Any, what: str) -> None:
         return
     # A weight was not negative when its term was made, but may have been learned since.
     weights = list(held_weights(obj))
-    may_be_small = {id(held.tensor) for held in weights}
+    of_any_size = {id(held.tensor) for held in weights}
     # One pass, no copy, one read for all.
     probes = [
         torch.isnan(t.detach()).any()
         if may_be_infinite
-        else _flaw(t.detach(), lower=id(t) not in may_be_small)
+        else _flaw(t.detach(), of_any_size=id(t) in of_any_size)
         for _, t, may_be_infinite in found
     ]
     probes += [(held.tensor.detach() < 0).any() for held in weights]
@@ -283,24 +283,24 @@ def require_sound_data(obj: Any, what: str) -> None:
         for path, tensor, _ in weights:
             if not bool(torch.isnan(tensor.detach()).any()):
                 require_nonnegative(tensor, path)
-        raise InputError(_describe_unsound(found, may_be_small, what))
+        raise InputError(_describe_unsound(found, of_any_size, what))
 
 
-def _flaw(t: Tensor, lower: bool) -> Tensor:
+def _flaw(t: Tensor, of_any_size: bool) -> Tensor:
     """0, unless t holds NaN or infinity, or is of float64 and its largest entry outside of RANGE.
 
-    Zero is fine; without ``lower`` anything small is.
+    Zero is fine. Weights may be ``of_any_size``: one that is huge, as a search for a good one may
+    try, makes its term a constraint.
     """
     low, high = t.aminmax()
     flaw = 0 * low + 0 * high
-    if t.dtype != torch.float64:
+    if t.dtype != torch.float64 or of_any_size:
         return flaw
     limit, largest = RANGE[t.dtype], torch.maximum(-low, high)
-    flaw = flaw + (largest > limit)
-    return flaw + ((largest > 0) & (largest < 1 / limit)) if lower else flaw
+    return flaw + (largest > limit) + ((largest > 0) & (largest < 1 / limit))
 
 
-def _describe_unsound(found: list[Held], may_be_small: set[int], what: str) -> str:
+def _describe_unsound(found: list[Held], of_any_size: set[int], what: str) -> str:
     lines = []
     for path, tensor, may_be_infinite in found:
         entries = tensor.detach()
@@ -318,7 +318,7 @@ def _describe_unsound(found: list[Held], may_be_small: set[int], what: str) -> s
         (path, tensor)
         for path, tensor, may_be_infinite in found
         if not may_be_infinite
-        if bool(_flaw(tensor.detach(), lower=id(tensor) not in may_be_small))
+        if bool(_flaw(tensor.detach(), of_any_size=id(tensor) in of_any_size))
     )
     return _out_of_range(path or what, float(tensor.detach().abs().amax()), tensor.dtype)
 

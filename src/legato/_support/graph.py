@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -65,6 +66,17 @@ def beyond_autograd(tensors: Iterable[Tensor]) -> bool:
         or torch.is_inference_mode_enabled()
         or any(t.is_inference() for t in tensors)
     )
+
+
+def where_transforms_work() -> AbstractContextManager[Any]:
+    """Leave inference mode where torch.func would give zeros inside it, as torch 2.11 does."""
+    return nullcontext() if _transforms_work_in_inference_mode() else torch.inference_mode(False)
+
+
+@cache
+def _transforms_work_in_inference_mode() -> bool:
+    with torch.inference_mode():
+        return float(torch.func.grad(torch.square)(torch.ones((), device="cpu"))) == 2.0
 
 
 def kept_as_they_are() -> AbstractContextManager[Any]:

@@ -10,7 +10,13 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from legato._support.checks import is_concrete
-from legato._support.graph import beyond_autograd, fresh_leaf, kept_as_they_are, leaves_behind
+from legato._support.graph import (
+    beyond_autograd,
+    fresh_leaf,
+    kept_as_they_are,
+    leaves_behind,
+    where_transforms_work,
+)
 from legato._support.tree import Var
 from legato.errors import InputError
 
@@ -25,7 +31,8 @@ def hessian_by_autograd(grad: Callable[[Var], Var], x: Tensor, name: str) -> Ten
     Reference: Griewank and Walther (2008), Section 5.4.
     """
     if beyond_autograd([x]):
-        return _by_transforms(grad, x, name)
+        with where_transforms_work():
+            return _by_transforms(grad, x, name)
     attached = torch.is_grad_enabled()
     with torch.enable_grad():
         point = x if attached and x.requires_grad else fresh_leaf(x)

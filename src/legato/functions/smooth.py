@@ -12,7 +12,13 @@ from torch.nn import functional as F
 
 from legato._support import tree
 from legato._support.checks import is_concrete, require_nonnegative
-from legato._support.graph import beyond_autograd, fresh_leaf, kept_as_they_are, leaves_behind
+from legato._support.graph import (
+    beyond_autograd,
+    fresh_leaf,
+    kept_as_they_are,
+    leaves_behind,
+    where_transforms_work,
+)
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
@@ -215,7 +221,8 @@ class Smooth(Function):
 
     def grad(self, x: Var) -> Var:
         if beyond_autograd(tree.leaves(x)):
-            return torch.func.grad(self.value)(x)
+            with where_transforms_work():
+                return torch.func.grad(self.value)(x)
         attached = torch.is_grad_enabled()
         with torch.enable_grad():
             points = [t if attached and t.requires_grad else fresh_leaf(t) for t in tree.leaves(x)]

@@ -1,8 +1,9 @@
 """Derivatives of a prox exactly where it has none: on a kink, and at the end of a weight's domain.
 
 A proximal map is continuous and has derivatives almost everywhere. On a kink the derivative in y
-must be that of one side, row by row; in a weight that is zero, the one into its domain. Anything
-else, a mean of both sides or nothing at all, would be the derivative of no map.
+must be that of one side, row by row, or where more kinks meet than can be told apart lie between
+those of the sides, entry by entry; in a weight that is zero, it is the one into its domain. What
+lies beyond all sides is the derivative of no map.
 """
 
 from __future__ import annotations
@@ -55,14 +56,20 @@ def _of_data(g: Function, geometry: Geometry, y: Var, step: Any, seed: int) -> l
 
         found = jacobian(map_, flat)
         nearest = torch.full((len(found),), torch.inf, dtype=flat.dtype)
+        least, most = torch.full_like(found, torch.inf), torch.full_like(found, -torch.inf)
+        # Towards 0 and away from it as well: chance hardly finds the inside of a corner.
+        inwards = [-flat, flat] if bool(flat.any()) else []
         for s in range(SIDES):
-            aside = flat + AWAY * tree.flatten(normal(place, seed + s))
+            chance = tree.flatten(normal(place, seed + s))
+            aside = flat + AWAY * (inwards[s] if s < len(inwards) else chance)
             if bool(geometry.mirror_interior(tree.unflatten(place, aside)).all()):
-                apart = (found - _differences(map_, aside)).abs().amax(1)
-                nearest = torch.minimum(nearest, apart)
+                side = _differences(map_, aside)
+                nearest = torch.minimum(nearest, (found - side).abs().amax(1))
+                least, most = torch.minimum(least, side), torch.maximum(most, side)
             if bool((nearest < 1e-4).all()):
                 break
-        errors += [float(e) for e in nearest / (1 + found.abs().amax())]
+        beyond = torch.maximum(least - found, found - most).amax(1)
+        errors += [float(e) for e in torch.minimum(nearest, beyond) / (1 + found.abs().amax())]
     return errors
 
 
