@@ -31,7 +31,8 @@ def is_concrete() -> bool:
     """
     if torch.compiler.is_compiling() or inside_functional_transform():
         return False
-    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    # Asked of a process that has begun to use CUDA only: a forked child must not touch it.
+    return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def is_watched() -> bool:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from legato.testing.layer.calling import said
+from legato.testing.layer.elements import untied
 from legato.testing.layer.points import generator, jittered
-from legato.testing.layer.subject import Subject, apart, backward, flat
+from legato.testing.layer.subject import Subject, apart, backward, flat, is_float
 from legato.testing.layer.verdict import Verdict, not_measured, sound, wrong
 
 EPS = float(torch.finfo(torch.float32).eps)
@@ -67,11 +68,14 @@ def device_law(subject: Subject, tolerance: float) -> Verdict:
     if subject.random:
         return not_measured(law, "the layer draws random numbers, others on each device")
     devices = [torch.device("cpu"), torch.device("cuda")]
-    found = []
+    values, found = untied(subject), []  # at ties each device may take another gradient
     for device in devices:
         try:
             there = subject.twin(subject.dtype, device)
-            outputs, leaves = there.graph(there.values)
+            here = [
+                v.to(t) if is_float(t) else t for v, t in zip(values, there.values, strict=True)
+            ]
+            outputs, leaves = there.graph(here)
             c = _cotangent(subject, outputs).to(device)
             gradients = backward(outputs, leaves, c)
         except Exception as error:
