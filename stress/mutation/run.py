@@ -176,9 +176,10 @@ def main() -> None:
     parser.add_argument("--tests", nargs="*", default=list(FOLDERS))
     parser.add_argument("--tree", type=Path, default=None)
     parser.add_argument("--again", action="store_true", help="examine the survivors once more")
+    parser.add_argument("--nice", type=int, default=10, help="how much others go first")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
-    os.nice(10)
+    os.nice(options.nice)
     repository = HERE.parents[1]
     where = options.tree or Path(f"/tmp/legato-mutation-{options.seed}")
     tree = Tree(repository, where)
