@@ -39,6 +39,9 @@ FOLDERS = ("tests/laws", "tests/unit", "tests/testing", "tests/optim", "tests/bi
 LONGEST_FILE = 90.0
 """Seconds of processor time for one test file while the map is made."""
 
+FEW = 10
+"""A module with fewer tests gets those of its folder."""
+
 
 class Map:
     """Which tests call a function, from the cheapest on, no two of one file in a row."""
@@ -47,18 +50,22 @@ class Map:
         self.seconds = {e["test"]: float(e["seconds"]) for e in entries}
         self.of_function: dict[str, list[str]] = defaultdict(list)
         self.of_module: dict[str, list[str]] = defaultdict(list)
+        self.of_folder: dict[str, list[str]] = defaultdict(list)
         for entry in entries:
             for called in entry["called"]:
                 module, _, name = called.partition("::")
                 self.of_function[f"{module}::{name.replace('.<locals>', '')}"].append(entry["test"])
                 if name != "<module>":
                     self.of_module[module].append(entry["test"])
+                    self.of_folder[module.rpartition("/")[0]].append(entry["test"])
 
     def tests(self, mutant: Mutant) -> tuple[list[str], list[str]]:
         """Those that call the function, and the others that call its module."""
         precise = set(self.of_function.get(f"{mutant.module}::{mutant.function}", ()))
         near = set(self.of_module.get(mutant.module, ()))
-        if "<" in mutant.function or not precise:  # kernels are compiled, classes run on import
+        if len(near) < FEW:  # kernels are compiled, so that calls of them are not seen
+            near |= set(self.of_folder[mutant.module.rpartition("/")[0]])
+        if "<" in mutant.function or not precise:  # what runs on import
             precise, near = near, set()
         return self._spread(precise), self._spread(near - precise)
 
