@@ -112,7 +112,8 @@ def examine(tree: Tree, mutant: Mutant, tests: list[str], cost: float) -> dict[s
         return {"caught": None, "tests": 0}
     report = tree.root.parent / f"{tree.root.name}.report"
     source = (tree.src / mutant.module).read_bytes()
-    fresh = "/nn/" in mutant.module  # a cached kernel does not see that what it calls has changed
+    # A cached kernel does not see that what it calls has changed.
+    fresh = b"numba" in source or b"line_function" in source
     with tree.broken(mutant.module, mutant.apply(source)), tree.kernels(fresh):
         code = tree.run(tests, report, 3 * cost + (60 if fresh else 25), "-x")
     failed = next((line["failed"] for line in _lines(report) if "failed" in line), None)
