@@ -1,4 +1,4 @@
-"""Operators behind shifts and other operators, where no term says how large x is."""
+"""Operators behind shifts and other operators."""
 
 import torch
 
@@ -8,13 +8,11 @@ from makers import randn
 KERNELS = [0.2, 1.0, -0.5], [-0.3, 1.0, 0.4]
 
 
-def test_shifts_and_operators_of_a_variable_of_unknown_size():
-    """‖K(Mx − c)‖₁ written out, with the matrices of K and M and a number c."""
+def test_a_number_that_shifts_what_an_operator_makes():
+    """‖K(Mx − c)‖₁ written out, with the matrices of K and M: c is as large as Mx."""
     y, c, eye = randn(1, 7), torch.tensor(0.3).double(), torch.eye(7).double()
     K, M = (lg.Convolution(torch.tensor([[k]]).double()) for k in KERNELS)
-    data = lg.Smooth(lambda x: 0.5 * (x - y) ** 2, 1.0)
-    energy = data + (lg.L1(0.2) @ K).shifted(c) @ M
-    assert energy.start() is None
+    energy = lg.SquaredDistance(y) + (lg.L1(0.2) @ K).shifted(c) @ M
     stop = lg.Stop(20000, tol=1e-11)
     found = lg.solve(energy, x0=torch.zeros(1, 7).double(), stop=stop).x
     matrix = lg.Dense(K(M(eye.unsqueeze(1))).squeeze(1).T)
