@@ -24,6 +24,9 @@ WARM = ("numpy", "scipy.optimize", "scipy.sparse", "torch", "torch.func", "torch
         "_pytest.assertion.rewrite")  # fmt: skip
 """What tests import besides the library: once, in the process that all others are forked from."""
 
+SOUND = ".sound"
+"""The ending of a module's copy while the module is broken."""
+
 
 def warm_up() -> None:
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MPLBACKEND="Agg", CI="true")
@@ -45,6 +48,8 @@ class Tree:
         self.root, self.repository = where, repository
         if not (where / "pyproject.toml").exists():
             self.renew(".")
+        for sound in self.src.rglob(f"*{SOUND}"):  # a run was killed while the module was broken
+            sound.replace(sound.with_suffix(".py"))
 
     def renew(self, folder: str) -> None:
         """Copy what git knows below a folder, where it differs."""
@@ -74,14 +79,15 @@ class Tree:
     def broken(self, module: str, source: bytes) -> Any:
         """The module replaced; its time tells compiled files and kernels that it changed."""
         path = self.src / module
-        sound, stat = path.read_bytes(), path.stat()
+        sound = path.with_suffix(SOUND)
+        shutil.copy2(path, sound)
         try:
             path.write_bytes(source)
-            os.utime(path, (stat.st_atime, stat.st_mtime + 1000 + int(time.time()) % 10**6))
+            later = path.stat().st_mtime + 1000
+            os.utime(path, (later, later))
             yield
         finally:
-            path.write_bytes(sound)
-            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            sound.replace(path)
 
     @contextmanager
     def kernels(self, fresh: bool) -> Any:

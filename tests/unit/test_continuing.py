@@ -1,0 +1,44 @@
+"""Going on from a solution of another kind, and constants that steps are derived from."""
+
+import pytest
+import torch
+
+import legato as lg
+from makers import randn
+
+
+def saddle():
+    signal = torch.tensor([0.1, 0.2, 0.0, 1.1, 0.9, 1.0]).double()
+    return lg.Saddle(lg.Differences((-1,)), lg.L1(0.2), nonsmooth=lg.SquaredDistance(signal))
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_averages_begin_anew_after_a_solution_without_them(average):
+    """The other way round they are left behind."""
+    problem, plain, averaging = saddle(), lg.PrimalDual(), lg.PrimalDual(average=True)
+    first, second = (plain, averaging) if average else (averaging, plain)
+    before = lg.solve(problem, first, stop=lg.Stop(400))
+    after = lg.solve(problem, second, before, stop=lg.Stop(1))
+    expected = lg.solve(problem, plain, before.state if average else None, stop=lg.Stop(400)).x
+    assert hasattr(after.state, "x_mean") == average
+    if average:
+        torch.testing.assert_close(after.x, expected, atol=1e-6, rtol=0)
+        assert float(after.state.number) == 1
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_the_lipschitz_constant_of_the_logistic_loss_is_attained(weight):
+    """∇² = Aᵀ diag(¼) A where all margins are 0."""
+    A = randn(7, 4)
+    f = weight * lg.Logistic(A, randn(7, seed=1).sign())
+    curvature = torch.linalg.eigvalsh(f.hessian(torch.zeros(4).double()))[-1]
+    torch.testing.assert_close(torch.as_tensor(f.lipschitz()), curvature, rtol=1e-2, atol=0)
+    assert float(f.lipschitz()) >= float(curvature) * (1 - 1e-12)
+
+
+def test_an_error_that_has_no_explanation_is_passed_on():
+    """As from a tensor of another device: never a None instead of a product."""
+    A = lg.Dense(torch.eye(2))
+    for product in A, A.adjoint:
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            product(torch.ones(2, device="meta") * torch.ones(3, 2).to_sparse())
