@@ -156,7 +156,8 @@ class Potts(nn.Module):
 
     Shape:
         - cost: (B, L, H, W) or (B, L, D, H, W) for L labels, float32 or float64. Its largest entry
-          lies between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or is zero.
+          lies between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or is zero. On a GPU, where
+          reading it would make the host wait, this is not checked.
         - weights: a number, or a tensor that broadcasts to (B, L, E, H, W): each axis has its full
           size or size one. E counts the directions: 2 in the plane (down, right), 3 in space, 4 for
           ``neighbours=8``. Default: 1.

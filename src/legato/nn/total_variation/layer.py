@@ -103,7 +103,8 @@ class TotalVariation(nn.Module):
 
     Shape:
         - image: y, (B, C, H, W) or (B, C, D, H, W), float32 or float64. Its largest entry lies
-          between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or is zero.
+          between 1e-9 and 1e9 (float64: 1e-75 and 1e75), or is zero. On a GPU, where
+          reading it would make the host wait, this is not checked.
         - weight: λ ≥ 0 as
 
           - a number;
