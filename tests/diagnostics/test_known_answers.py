@@ -226,7 +226,9 @@ CASES = {
         "Unroll()",
         "generalised gradient: the iteration converges sublinearly",
         DEGENERATE,
-        warn(INEXACT, ONE, TEN, HUNDRED),
+        warn(EARLY, GMRES, CG, BICG, DENSE)
+        | warn(INEXACT, ONE)
+        | warn(f"{INEXACT}, {EARLY}", TEN, HUNDRED),
     ),
     "no strict complementarity": Case(
         without_complementarity,

@@ -251,6 +251,7 @@ class Ball(lg.Geometry):
         return (x * x).sum(-1) < 1
 
 
+@pytest.mark.filterwarnings("ignore:The derivative of the step still changes")
 def test_a_coupled_geometry_without_transport_is_right_or_refuses():
     """The projection of θ onto the ball: dx/dθ = (I − xxᵀ)/‖θ‖."""
     theta = torch.tensor([1.0, 0.8])
