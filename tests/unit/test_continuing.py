@@ -59,3 +59,10 @@ def test_forward_wants_tensors_only():
 def test_terms_of_single_entries_couple_no_axis(term):
     """Every entry may then be an element of a batch, with a tolerance of its own."""
     assert term.coupled == 0
+
+
+def test_bicgstab_counts_its_products():
+    """(I − 0)w = ξ takes one step, of one product."""
+    result = lg.BiCGStab().solve(torch.zeros_like, torch.ones(3).double())
+    assert result.iterations == 1
+    torch.testing.assert_close(result.solution, torch.ones(3).double())
