@@ -17,6 +17,7 @@ def test_the_first_solve_begins_at_x0_and_the_next_at_its_solution():
         solution = inner.solve(energy, algorithm, x0, gradient=lg.Implicit(), stop=once)
         found.append(float(solution.x))
     assert found == [7.0, 5.0, 4.0]
+    assert inner.iterations == 3
 
 
 def test_strategies_that_differentiate_the_path_begin_at_x0_every_time():

@@ -7,7 +7,7 @@ import torch
 
 import legato as lg
 from legato.errors import LawError
-from legato.testing import check_algorithm
+from legato.testing import check_algorithm, check_function
 from makers import randn
 
 
@@ -38,3 +38,10 @@ def test_a_fresh_start_that_does_not_arrive_is_found():
     problem = lg.Composite(lg.LeastSquares(randn(9, 5), randn(9, seed=1)), lg.L1(0.3))
     with pytest.raises(LawError, match="fresh start"):
         check_algorithm(KeepsAShrunkenStep(), problem, stop=lg.Stop(300))
+
+
+def test_laws_that_do_not_apply_to_tuples_say_so():
+    term = lg.Separable(lg.SquaredNorm(), lg.SquaredNorm())
+    report = check_function(term, (randn(3), randn(2, seed=1)))
+    skipped = [law for law in report.laws if law.value is None]
+    assert any("single tensors" in repr(law) for law in skipped)

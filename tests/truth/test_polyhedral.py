@@ -261,3 +261,15 @@ def test_a_coupled_geometry_without_transport_is_right_or_refuses():
     require_close(J, truth, 1e-3)
     with pytest.raises(GradientError, match="lost its digits"):
         jacobian(Ball(), theta, lg.Implicit(), 0.5, 20000)
+
+
+def test_a_set_away_from_the_origin():
+    """With an interior point given, everything is as for the set moved to the origin."""
+    centre, b = 5 * randn(2, seed=9), torch.ones(3).double()
+    home = lg.Polyhedral(TRIANGLE, b)
+    away = lg.Polyhedral(TRIANGLE, b + TRIANGLE @ centre, start=centre)
+    for size in 1.0, 30.0, 1e3:
+        y = size * randn(4, 2, seed=3)
+        torch.testing.assert_close(away.unmirror(y), home.unmirror(y) + centre)
+        w, after = randn(4, 2, seed=4), y + randn(4, 2, seed=5)
+        torch.testing.assert_close(away.transport(y, after, w), home.transport(y, after, w))

@@ -1,9 +1,10 @@
-"""Going on from a solution of another kind, and constants that steps are derived from."""
+"""Going on from a solution of another kind; what terms say of themselves; errors passed on."""
 
 import pytest
 import torch
 
 import legato as lg
+from legato.errors import InputError
 from makers import randn
 
 
@@ -42,3 +43,26 @@ def test_an_error_that_has_no_explanation_is_passed_on():
     for product in A, A.adjoint:
         with pytest.raises((RuntimeError, NotImplementedError)):
             product(torch.ones(2, device="meta") * torch.ones(3, 2).to_sparse())
+
+
+def test_forward_wants_tensors_only():
+    theta = torch.ones(2, requires_grad=True)
+    with pytest.raises(InputError, match="Forward needs the tensors"):
+        lg.Forward([theta, 3.0])
+
+
+@pytest.mark.parametrize(
+    "term",
+    [lg.L1(), lg.NonNegative(), lg.Box(0.0, 1.0), lg.SquaredNorm(), lg.AsymmetricL1()],
+    ids=repr,
+)
+def test_terms_of_single_entries_couple_no_axis(term):
+    """Every entry may then be an element of a batch, with a tolerance of its own."""
+    assert term.coupled == 0
+
+
+def test_bicgstab_counts_its_products():
+    """(I − 0)w = ξ takes one step, of one product."""
+    result = lg.BiCGStab().solve(torch.zeros_like, torch.ones(3).double())
+    assert result.iterations == 1
+    torch.testing.assert_close(result.solution, torch.ones(3).double())
