@@ -62,7 +62,8 @@ class Truth:
     def rounding(self) -> float:
         """What rounding in the working precision can do to the gradient."""
         noise = self.size + self.length
-        return ROUNDINGS * self.eps * (self.gain + float(self.G.norm())) * noise
+        through = (self.gain + float(self.G.norm())) * noise
+        return ROUNDINGS * self.eps * (through + float(self.direct.norm()))
 
     def tolerance(self, residual: float) -> float:
         """How far a gradient with this certificate may be off."""

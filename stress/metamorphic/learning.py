@@ -80,6 +80,10 @@ def optimiser_subjects() -> list[Subject]:
 # --- fit ------------------------------------------------------------------------------------------
 
 
+def _regression(n: Numbers) -> Inputs:
+    return {name: t for name, t in _data(n).items() if name != "theta"}
+
+
 def _learn(t: Inputs, **options: Any) -> tuple[Tensor, Tensor]:
     weight = torch.full((), -2.0, dtype=t["A"].dtype, requires_grad=True)
     make = options.pop("make", optim.IPiano)
@@ -106,7 +110,7 @@ def fit_subjects() -> list[Subject]:
     }
     return [
         Subject(
-            name, "fit", _data, lambda t, more=more: tuple(more.values()),
+            name, "fit", _regression, lambda t, more=more: tuple(more.values()),
             lambda built, t, more=more: _learn(t, **more), differentiable=False,
             covers=("fit", "InnerSolver", "History", "Record", "Fit"), rounding=1e-5,
             in_single=None,
@@ -149,7 +153,8 @@ def estimator_subjects() -> list[Subject]:
             name, "estimator", _table, lambda t, make=make: make(), _estimate,
             differentiable=False, covers=("OuterPath",), rounding=1e-5, in_single=None,
             permuted={"X": (-1,)} if name != "GroupLassoBilevel" else {},
-            homogeneous=("y",) if name != "LogisticBilevel" else (), **more,
+            # One α before |w| and w² ties both to the units of y, as in scikit-learn.
+            homogeneous=("y",) if "Lasso" in name else (), **more,
         )
         for name, (make, more) in options.items()
     ]  # fmt: skip

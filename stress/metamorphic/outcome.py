@@ -40,10 +40,21 @@ def caught(compute: Callable[[], Outcome]) -> Outcome:
         except LegatoError as error:
             found = Outcome(refusal=f"{type(error).__name__}: {error}")
         except Exception as error:
-            found = Outcome(raw=f"{type(error).__name__}: {str(error)[:300]}")
+            if _says_scikit_learn(error):
+                found = Outcome(refusal=f"{type(error).__name__}: {error}")
+            else:
+                found = Outcome(raw=f"{type(error).__name__}: {str(error)[:300]}")
     words = [w.category.__name__ for w in noted if issubclass(w.category, LegatoWarning)]
     found.warned = tuple(dict.fromkeys(words))
     return found
+
+
+def _says_scikit_learn(error: Exception) -> bool:
+    """Whether its own check of the arguments refuses them: estimators are to fail as others do."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_globals["__name__"] == "sklearn.utils.validation"
 
 
 def outputs_of(subject: Subject, built: Any, inputs: Inputs) -> list[Tensor]:
