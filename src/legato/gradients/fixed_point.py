@@ -35,6 +35,7 @@ from legato.gradients.base import (
 from legato.gradients.bending import warn_if_bent
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, norm, residual_of, worst
+from legato.gradients.unseen import leaves_gradient_open
 from legato.running import Run, Stop, batch_of
 
 FORWARD_TOLERANCE = 1e-3
@@ -282,6 +283,9 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
         radius = spectral_radius(linearisation.transposed, result.solution)
         result.spectral_radius = radius
     if radius is not None and not radius <= limit:
+        about_one = result.converged and radius < 2 - limit
+        if about_one and not leaves_gradient_open(linearisation, result):
+            return
         warnings.warn(
             f"The iteration does not contract at its solution: the spectral radius of A_x is about "
             f"{radius:.6g}. The solution is not unique, not isolated, or not attracting (without "
