@@ -3,7 +3,9 @@
     python stress/run.py --minutes 10 --only oracle --problems 20000 --jobs 2
 
 Every chunk leaves a file in out/stress/KIND. The same command takes an interrupted run up again:
-chunks that this state of the source has finished are not run twice.
+chunks that this state of the source has finished are not run twice. Nor are those that an earlier
+state, named by ``--also``, has finished without a finding; its findings are looked for again, and
+the summary counts both.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kinds import KINDS, Kind
-from summary import read, summarise
+from summary import read, set_apart, summarise
 
 from legato._support.files import write_text
 
@@ -49,7 +51,7 @@ class Queue:
     """Chunks that are left, given out so that every kind gets its share of the time."""
 
     def __init__(
-        self, chosen: dict[str, Kind], limits: dict[str, int], out: Path, state: str
+        self, chosen: dict[str, Kind], limits: dict[str, int], out: Path, states: list[str]
     ) -> None:
         self.lock = threading.Lock()
         self.kinds = chosen
@@ -58,7 +60,8 @@ class Queue:
         for name in chosen:
             folder = out / folder_of(name)
             (folder / "running").mkdir(parents=True, exist_ok=True)
-            done = {one["number"] for one in read(folder, state)}
+            set_apart(folder, states)
+            done = {one["number"] for one in read(folder, states)}
             self.left[name] = [n for n in range(limits[name]) if n not in done]
 
     def take(self) -> tuple[str, list[int]] | None:
@@ -153,6 +156,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path, default=Path("out/stress"), help="folder; OUT.json too")
+    parser.add_argument("--also", action="append", default=[], help="an earlier state that counts")
     options = parser.parse_args()
     chosen = {name: kind for name, kind in KINDS.items() if options.only in name}
     absent = [name for name, kind in chosen.items() if not kind.present]
@@ -162,7 +166,8 @@ def main() -> int:
     if absent:
         print(f"Not there, left out: {', '.join(absent)}")
     state = state_of_the_source()
-    queue = Queue(chosen, limits_of(chosen, options.problems), options.out, state)
+    states = [state, *options.also]
+    queue = Queue(chosen, limits_of(chosen, options.problems), options.out, states)
     left = {name: len(numbers) for name, numbers in queue.left.items()}
     print(f"Long tests, at most {options.minutes:g} minutes with {options.jobs} processes")
     print(f"Chunks left: {left}")
@@ -173,7 +178,7 @@ def main() -> int:
         worker.start()
     for worker in workers:
         worker.join()
-    content = summarise(options.out, KINDS, state)
+    content = summarise(options.out, KINDS, states)
     path = options.out.with_suffix(".json")
     write_text(path, json.dumps(content, indent=1) + "\n")
     for name, number in content["summary"].items():

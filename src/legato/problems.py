@@ -118,6 +118,15 @@ class Saddle:
             f"nonsmooth={self.nonsmooth!r})"
         )
 
+    @property
+    def conjugate(self) -> Function:
+        """h*, the term of the dual variable; made once."""
+        known: Function | None = self.__dict__.get("_conjugate")
+        if known is None:
+            known = self.penalty.conjugate()
+            object.__setattr__(self, "_conjugate", known)
+        return known
+
     def batch(self, x: Var) -> int:
         """How many leading axes of x are a batch of separate problems: no term couples them."""
         behind = coupled_through(self.operator, self.penalty)
@@ -143,7 +152,7 @@ class Saddle:
             )
         argument = tree_map(torch.neg, self.operator.adjoint(y))
         batch = self.batch(argument)
-        return -self.penalty.conjugate().values(y, batch) - term.conjugate().values(argument, batch)
+        return -self.conjugate.values(y, batch) - term.conjugate().values(argument, batch)
 
     def gap(self, x: Var, y: Var) -> Tensor:
         """The primal–dual gap: an upper bound of objective(x) − min, zero at a saddle point."""
@@ -158,7 +167,7 @@ class Saddle:
 
     def with_linear_terms(self, primal: Var, dual: Var) -> Saddle:
         """The problem with ⟨primal, x⟩ + ⟨dual, y⟩ added to its saddle function."""
-        conjugate = _plus_linear(self.penalty.conjugate(), tree_map(torch.neg, dual))
+        conjugate = _plus_linear(self.conjugate, tree_map(torch.neg, dual))
         return replace(
             self,
             nonsmooth=_plus_linear(self.nonsmooth, primal),

@@ -6,7 +6,7 @@ import math
 
 from tally import Tally
 
-from metamorphic.outcome import Case, Outcome, difference
+from metamorphic.outcome import Case, Outcome, difference, least_slope
 
 
 class Judge:
@@ -25,8 +25,12 @@ class Judge:
         rounding: float = 0.0,
         slopes: bool = True,
         warned_is_fine: bool = False,
+        least: float = 0.0,
     ) -> bool:
-        """Whether values and gradients are what they were: bit for bit, or up to ``rounding``."""
+        """Whether values and gradients are what they were: bit for bit, or up to ``rounding``.
+
+        Slopes below ``least`` count as that.
+        """
         right = case.expected if right is None else right
         if not right.fine:
             return True  # said once, by :meth:`works`
@@ -34,16 +38,18 @@ class Judge:
             return found.raw == ""
         if len(found.values) != len(right.values):
             return self.broken(case, law, f"{len(found.values)} outputs, not {len(right.values)}")
-        pairs = [(f"output {i}", a, b) for i, (a, b) in enumerate(
+        pairs = [(f"output {i}", a, b, 0.0) for i, (a, b) in enumerate(
             zip(found.values, right.values, strict=True)
         )]  # fmt: skip
         if slopes and right.slopes:
+            floor = max(least, least_slope(right))
             for name in right.slopes:
                 if name in found.slopes:
-                    pairs.append((f"slope in {name}", found.slopes[name], right.slopes[name]))
+                    both = found.slopes[name], right.slopes[name]
+                    pairs.append((f"slope in {name}", *both, floor))
         self.tally.count("tensors compared", len(pairs))
-        for what, one, other in pairs:
-            off = difference(one, other)
+        for what, one, other, floor in pairs:
+            off = difference(one, other, floor)
             if not off <= max(rounding, case.subject.bits):
                 words = f"{what} differs by {off:.1e}" + ("" if math.isfinite(off) else " (NaN?)")
                 if warned_is_fine and (found.warned or right.warned):

@@ -149,8 +149,26 @@ class Case:
         return f"{self.subject}, seed {self.seed}"
 
 
-def difference(found: Tensor | None, right: Tensor | None) -> float:
-    """max |a − b| / max |b|; 0 only if all entries are the same, NaN and infinities included."""
+def least_slope(outcome: Outcome) -> float:
+    """Below it a slope counts as 0, which the solve and rounding leave of one that cancels.
+
+    A hundredth of the largest, and 1e-4 of the outputs where all are next to nothing.
+    """
+    slopes = [_largest(s) for s in outcome.slopes.values() if s is not None]
+    values = [_largest(v) for v in outcome.values]
+    return max([1e-2 * s for s in slopes] + [1e-4 * v for v in values], default=0.0)
+
+
+def _largest(t: Tensor) -> float:
+    finite = t.detach()[torch.isfinite(t)].abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def difference(found: Tensor | None, right: Tensor | None, floor: float = 0.0) -> float:
+    """max |a − b| / max |b|; 0 only if all entries are the same, NaN and infinities included.
+
+    Below ``floor``, |b| counts as that.
+    """
     if found is None or right is None:
         other = right if found is None else found
         return 0.0 if other is None or not bool(other.detach().any()) else math.inf
@@ -166,4 +184,5 @@ def difference(found: Tensor | None, right: Tensor | None) -> float:
     gap = (a - b).abs()[~same].max()
     if not bool(torch.isfinite(gap)):
         return math.inf
-    return float(gap / size) if float(size) > 0 else math.inf
+    scale = max(float(size), floor)
+    return float(gap) / scale if scale > 0 else math.inf

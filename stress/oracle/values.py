@@ -54,7 +54,9 @@ class Judged:
             # A minimiser that is one of many moves as far for a tilt ten times smaller.
             closer = self.truth.stiffness(self.theta, self.base, rng, 1e-6)
             self.many = 3 * self.stiffness < closer < np.inf
-        scale = max(float(np.linalg.norm(self.base.x)), 1e-3 * self.truth.size)
+        # A minimiser of 0 is met to the digits that its neighbours, the data and duals, leave.
+        least = 1e-3 if self.recipe["dtype"] == "float64" else 1e-2
+        scale = max(float(np.linalg.norm(self.base.x)), least * self.truth.size)
         self.distance = float(np.linalg.norm(self.x - self.base.x)) / scale
         known = self.base.error / scale
         if not np.isfinite(self.x).all():

@@ -22,13 +22,29 @@ def _finished(folder, number, state, findings=None):
 def test_finished_chunks_of_this_state_are_skipped(tmp_path):
     _finished(tmp_path / "oracle", 0, "now")
     _finished(tmp_path / "oracle", 1, "before")
-    queue = Queue({"oracle": Kind("oracle.chunks", 4, 1.0)}, {"oracle": 4}, tmp_path, "now")
+    queue = Queue({"oracle": Kind("oracle.chunks", 4, 1.0)}, {"oracle": 4}, tmp_path, ["now"])
     assert queue.left["oracle"] == [1, 2, 3]
+
+
+def test_findings_of_an_earlier_state_are_looked_for_again_and_not_forgotten(tmp_path):
+    _finished(tmp_path / "oracle", 0, "before")
+    _finished(tmp_path / "oracle", 1, "before", {"false alarm": ["old", "older"]})
+    _finished(tmp_path / "oracle", 2, "long ago")
+    kinds, states = {"oracle": Kind("oracle.chunks", 4, 1.0)}, ["now", "before"]
+    queue = Queue(kinds, {"oracle": 4}, tmp_path, states)
+    assert queue.left["oracle"] == [1, 2, 3]
+    _finished(tmp_path / "oracle", 1, "now")
+    content = summarise(tmp_path, KINDS, states)
+    assert content["summary"]["problems"] == 100
+    assert content["summary"]["findings"] == 0
+    assert content["summary"]["findings_of_earlier_states"] == 2
+    assert content["parts"]["oracle"]["chunks by state"] == {"before": 1, "now": 1}
+    assert content["parts"]["oracle"]["findings of earlier states"] == {"false alarm": 2}
 
 
 def test_every_kind_gets_its_share(tmp_path):
     kinds = {"a": Kind("a", 100, 0.75, block=1), "b": Kind("b", 100, 0.25, block=1)}
-    queue = Queue(kinds, {"a": 100, "b": 100}, tmp_path, "now")
+    queue = Queue(kinds, {"a": 100, "b": 100}, tmp_path, ["now"])
     for _ in range(80):
         name, numbers = queue.take()
         assert len(numbers) == 1
@@ -45,7 +61,7 @@ def test_the_summary_adds_up(tmp_path):
     _finished(tmp_path / "oracle", 0, "now", {"false alarm": ["one", "two"]})
     _finished(tmp_path / "oracle", 1, "now")
     _finished(tmp_path / "oracle", 2, "before", {"false alarm": ["old"]})
-    content = summarise(tmp_path, KINDS, "now")
+    content = summarise(tmp_path, KINDS, ["now"])
     assert (
         content["summary"]["problems"] == content["summary"]["problems_against_the_oracle"] == 100
     )

@@ -141,13 +141,13 @@ class PrimalDual(Algorithm[Saddle, Any]):
         _require_saddle(problem)
         primal = mirror_start(self.geometry, problem.nonsmooth, problem.start(), x0)
         image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
-        dual = neutral(self.dual_geometry, problem.penalty.conjugate(), image)
+        dual = neutral(self.dual_geometry, problem.conjugate, image)
         with torch.no_grad():  # where K or h has batch axes that x has not yet
             back = problem.operator.adjoint(self.dual_geometry.unmirror(tree.detach(dual)))
         if tree_map(_shape, back) != tree_map(_shape, primal):
             primal = tree_map(lambda t, b: t.expand(_joint_shape(t, b)), primal, back)
             image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
-            dual = neutral(self.dual_geometry, problem.penalty.conjugate(), image)
+            dual = neutral(self.dual_geometry, problem.conjugate, image)
         return self._begin(problem, primal, dual, image)
 
     def resume(self, problem: Saddle, state: State) -> State:
@@ -186,7 +186,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
             return Steps(*(torch.as_tensor(s, dtype=like.dtype).detach().to(like) for s in given))
         m, n = self._require_moduli(problem)
         K_x, K_y = self._for_primal(problem, K), self._for_dual(problem, K)
-        dual = problem.penalty.conjugate()
+        dual = problem.conjugate
         if self.tau is not None:
             tau = torch.as_tensor(self.tau, dtype=like.dtype).detach().to(like)
             room = m / tau - L
@@ -236,7 +236,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
     def _moduli(self, problem: Saddle) -> tuple[Any, Any]:
         return (
             self.geometry.modulus(problem.nonsmooth.bounds()),
-            self.dual_geometry.modulus(problem.penalty.conjugate().bounds()),
+            self.dual_geometry.modulus(problem.conjugate.bounds()),
         )
 
     def _require_moduli(self, problem: Saddle) -> tuple[Any, Any]:
@@ -244,7 +244,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
         if None in moduli:
             first = moduli[0] is None
             geometry = self.geometry if first else self.dual_geometry
-            term = problem.nonsmooth if first else problem.penalty.conjugate()
+            term = problem.nonsmooth if first else problem.conjugate
             raise StepError(
                 f"No steps can be derived: how strongly convex {geometry!r} is on the domain of "
                 f"{term!r} is unknown. Give both tau and sigma."
@@ -280,7 +280,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
             rows = absolute(tree_map(torch.ones_like, x))
         return Steps(
             _diagonal(problem.nonsmooth, columns, 1 / self.balance, L, m),
-            _diagonal(problem.penalty.conjugate(), rows, self.balance, 0.0, n),
+            _diagonal(problem.conjugate, rows, self.balance, 0.0, n),
         )
 
     # --- iteration --------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
         rise = problem.operator(tree.extrapolate(x_new, x))
         down = tree_map(operator.neg, sigma) if isinstance(sigma, tuple) else -sigma
         half = tree.sub_scaled(state.dual, down, rise)
-        dual = mirror_prox(problem.penalty.conjugate(), self.dual_geometry, half, sigma)
+        dual = mirror_prox(problem.conjugate, self.dual_geometry, half, sigma)
         return MirrorPair(primal, dual), x_new
 
     # --- reading a state --------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def _proxes(algorithm: Algorithm[Any, Any], problem: Any, middle: Any, now: Any)
     dual_argument = tree.sub_scaled(now.dual, down, rise)
     primal = (middle.primal, now.primal, after.primal)
     dual = (middle.dual, now.dual, after.dual)
-    conjugate = problem.penalty.conjugate()
+    conjugate = problem.conjugate
     return [
         _Prox(problem.nonsmooth, algorithm.geometry, argument, algorithm.tau, *primal),
         _Prox(conjugate, algorithm.dual_geometry, dual_argument, algorithm.sigma, *dual),

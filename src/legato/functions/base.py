@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -172,14 +173,25 @@ class Function(Holder):
         .. math:: f^*(y) = \sup_x\; ⟨x, y⟩ − f(x)
         """
         other: Function | None = self.__dict__.get("_conjugate")
+        if other is not None:
+            object.__setattr__(other, "_partner", weakref.ref(self))
+            return other
+        known = self.__dict__.get("_partner")
+        other = None if known is None else known()
         if other is None:
+            # Two that hold each other would keep the graphs of their weights until the garbage
+            # collector comes by: only the one that was made holds the other.
             other = self.make_conjugate()
-            object.__setattr__(self, "_conjugate", other)
             object.__setattr__(other, "_conjugate", self)
+            object.__setattr__(self, "_partner", weakref.ref(other))
         return other
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: all but the weak reference."""
+        return {name: value for name, value in self.__dict__.items() if name != "_partner"}
+
     def make_conjugate(self) -> Function:
-        """The conjugate under its own name, where it has one; called once by ``conjugate``."""
+        """The conjugate under its own name, where it has one."""
         from legato.functions.algebra import Conjugate
 
         return Conjugate(self)

@@ -102,14 +102,20 @@ class Geometry(Holder, ABC):
         with torch.enable_grad():
             x = self.unmirror(y.detach()).detach().requires_grad_()
             (out,) = torch.autograd.grad(self.mirror(x), x, v)
-        out = torch.where(torch.isfinite(out), out, torch.zeros_like(out))
+        unknown = ~torch.isfinite(v)  # comes out as it went in
+        if self.coupled != 0:
+            unknown = unknown.any(self._coupled_axes(v), keepdim=True)
+        out = torch.where(torch.isfinite(out) | unknown, out, torch.zeros_like(out))
         if self.coupled != 0 and is_concrete():
             self._require_way_back(y, v, out)
         return out
 
+    def _coupled_axes(self, v: Tensor) -> tuple[int, ...]:
+        return tuple(range(-(v.ndim if self.coupled is None else self.coupled), 0))
+
     def _require_way_back(self, y: Tensor, v: Tensor, out: Tensor) -> None:
         """Refuse out = ∇²ψ v unless ∇²ψ* out = v."""
-        axes = tuple(range(-(v.ndim if self.coupled is None else self.coupled), 0))
+        axes = self._coupled_axes(v)
         lost, size = (wide_norm(t, axes) for t in (self.metric(y, out) - v, v))
         if bool((lost > torch.finfo(v.dtype).eps ** (1 / 3) * size).any()):
             raise GradientError(

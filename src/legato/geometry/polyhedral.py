@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._support.checks import inside_functional_transform
 from legato._support.tree import Var
-from legato.errors import InputError
+from legato.errors import GradientError, InputError
 from legato.geometry.base import Geometry, bounded_exp, exp_limit
 from legato.geometry.slack_basis import DEPENDENT, SlackBasis
 from legato.geometry.slack_newton import LARGEST, invert_mirror, rounding
@@ -95,6 +96,8 @@ class Polyhedral(Geometry):
         return -(1 + torch.log(self.slack(x))) @ self.A.to(x.dtype)
 
     def unmirror(self, y: Var) -> Var:
+        if inside_functional_transform():
+            raise GradientError(f"{_BY_NEWTON} cannot be used inside torch.func transforms. {_TRY}")
         start = self._start().detach()
         return _InverseMirror.apply(y, self.A, self.b, start)  # type: ignore[no-untyped-call]
 
@@ -144,6 +147,10 @@ class Polyhedral(Geometry):
         return "Polyhedral needs Ax < b."
 
 
+_BY_NEWTON = "Polyhedral inverts its mirror map by Newton's method, and"
+_TRY = "Use .backward(), or the constraint as a term, e.g. Box or Simplex."
+
+
 class _InverseMirror(torch.autograd.Function):
     """x = ∇ψ*(y) by Newton; dx = H⁻¹(dy − ∂∇ψ·d(A, b)) with H = Aᵀ diag(1/s) A."""
 
@@ -169,6 +176,10 @@ class _InverseMirror(torch.autograd.Function):
         grad_A = outer - pull.unsqueeze(-1) * x.unsqueeze(-2)
         grads = w, grad_A.reshape(-1, *A.shape).sum(0), pull.reshape(-1, *b.shape).sum(0)
         return *(g.to(t) for g, t in zip(grads, (grad, *saved[1:]), strict=True)), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise GradientError(f"{_BY_NEWTON} has no forward-mode derivative. {_TRY}")
 
 
 def _saturated(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -285,6 +285,7 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
     if radius is not None and not radius <= limit:
         about_one = result.converged and radius < 2 - limit
         if about_one and not leaves_gradient_open(linearisation, result):
+            result.spectral_radius = None  # that of what the gradient sees is not known
             return
         warnings.warn(
             f"The iteration does not contract at its solution: the spectral radius of A_x is about "

@@ -25,7 +25,7 @@ def check_geometry(psi: Geometry, x: Var, seed: int = 0) -> Report:
     """
     sampling.require_double(x)
     psi.require_interior(x, "x")
-    laws = (inverse_maps, mirror, distance, metric, transport, modulus, batches, derivatives)
+    laws = (inverse_maps, mirror, distance, metric, transport, lost, modulus, batches, derivatives)
     return Report(repr(psi), tuple(law(psi, x, seed) for law in laws))
 
 
@@ -95,6 +95,16 @@ def transport(psi: Geometry, x: Var, seed: int = 0) -> Measured:
         for a, b in pairwise(ys)
     ]
     return hold("transport", errors, 1e-8, "Look at transport(): perhaps it is the inverse.")
+
+
+def lost(psi: Geometry, x: Var, seed: int = 0) -> Measured:
+    """A cotangent that is NaN comes out of every map as NaN: a zero would look healthy."""
+    y = psi.mirror(x)
+    w = tree_map(lambda t: torch.full_like(t, torch.nan), y)
+    maps = (psi.metric(y, w), psi.inverse_metric(y, w), psi.transport(y, y, w))
+    swallowed = [bool(torch.isfinite(t).any()) for carried in maps for t in tree.leaves(carried)]
+    look = "metric(), inverse_metric() or transport() replaces what is no number."
+    return hold("NaN stays NaN", [float(s) for s in swallowed], 0.0, look)
 
 
 def modulus(psi: Geometry, x: Var, seed: int = 0) -> Measured:
