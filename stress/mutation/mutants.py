@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -51,6 +52,11 @@ class Mutant:
     def name(self) -> str:
         return f"{self.module}:{self.line} {self.what} @{self.start}"
 
+    @property
+    def place(self) -> tuple[str, int, int, str]:
+        """What tells it from all other mutants of the same source."""
+        return self.module, self.start, self.end, self.text
+
     def apply(self, source: bytes) -> bytes:
         return source[: self.start] + self.text.encode() + source[self.end :]
 
@@ -73,15 +79,23 @@ def modules(src: Path) -> list[str]:
 
 
 def draw(src: Path, count: int, seed: int) -> list[Mutant]:
-    """``count`` mutants on as many lines, every line as likely as any other."""
-    lines: dict[tuple[str, int], list[Mutant]] = defaultdict(list)
+    """``count`` mutants on as many lines, every line as likely as any other.
+
+    A line has its lot by its text, so that a change elsewhere leaves it in the sample or out of it.
+    """
+    lots: dict[str, list[Mutant]] = {}
     for module in modules(src):
-        for mutant in mutants(module, (src / module).read_bytes()):
-            lines[module, mutant.line].append(mutant)
-    dice = random.Random(seed)
-    places = sorted(lines)
-    dice.shuffle(places)
-    drawn = (_one_of(lines[place], dice) for place in places)
+        source = (src / module).read_bytes()
+        lines: dict[int, list[Mutant]] = defaultdict(list)
+        for mutant in mutants(module, source):
+            lines[mutant.line].append(mutant)
+        texts, seen = source.splitlines(), Counter[bytes]()
+        for number in sorted(lines):
+            text = texts[number - 1].strip()
+            seen[text] += 1
+            lot = f"{seed} {module} {seen[text]} ".encode() + text
+            lots[hashlib.sha256(lot).hexdigest()] = lines[number]
+    drawn = (_one_of(lots[lot], random.Random(lot)) for lot in sorted(lots))
     sound = (m for m in drawn if _is_program(m, (src / m.module).read_bytes()))
     return list(islice(sound, count))
 

@@ -12,16 +12,21 @@ the copy and what is beside it to begin with another state of the library. ``--c
 after 20 mutants. Choose the tests with ``--tests``.
 
 A mutant is caught if a test fails or if tests use far more processor time than they should.
+
+``--reuse FILE`` takes over from an earlier result which mutants a test caught, where neither the
+broken module nor that test's file has changed by a byte; all others are judged again. Each verdict
+says at which commit it was made. What had tests written for it is no fair sample any more: another
+``--seed`` is.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -38,6 +43,9 @@ FOLDERS = ("tests/laws", "tests/unit", "tests/testing", "tests/optim", "tests/bi
            "tests/sklearn_estimators", "tests/diagnostics", "tests/nn", "tests/truth")  # fmt: skip
 LONGEST_FILE = 90.0
 """Seconds of processor time for one test file while the map is made."""
+
+NO_TESTS = 5
+"""pytest's exit status where none was left to run."""
 
 FEW = 10
 """A module with fewer tests gets those of its folder."""
@@ -117,7 +125,7 @@ def examine(tree: Tree, mutant: Mutant, tests: list[str], cost: float) -> dict[s
     with tree.broken(mutant.module, mutant.apply(source)), tree.kernels(fresh):
         code = tree.run(tests, report, 3 * cost + (60 if fresh else 25), "-x")
     failed = next((line["failed"] for line in _lines(report) if "failed" in line), None)
-    if code == 0:
+    if code in (0, NO_TESTS):
         return {"caught": None, "tests": len(tests)}
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return {"caught": failed or "time", "tests": len(tests)}
@@ -144,6 +152,28 @@ def judge(tree: Tree, chart: Map, mutant: Mutant, budgets: tuple[float, ...]) ->
         **result,
         "tests": len(seen),
         "seconds": round(time.time() - began, 1),
+        "digests": digests(tree, mutant.module, result["caught"]),
+    }
+
+
+# --- verdicts of earlier states -------------------------------------------------------------------
+
+
+def digests(tree: Tree, module: str, caught: str | None) -> list[str] | None:
+    """What a verdict rests on, the module and the file of the test that caught, if one did."""
+    file, found, _ = (caught or "").partition("::")
+    paths = (tree.src / module, tree.root / file)
+    if not found or not all(path.is_file() for path in paths):
+        return None
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+
+def holding(tree: Tree, results: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The verdicts on what tests caught, by place, that rest on nothing that has changed."""
+    return {
+        (r["module"], r["start"], r["end"], r["text"]): r
+        for r in results
+        if r.get("digests") and r["digests"] == digests(tree, r["module"], r["caught"])
     }
 
 
@@ -153,21 +183,19 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
-def summarise(results: list[dict[str, Any]], repository: Path) -> dict[str, Any]:
+def summarise(results: list[dict[str, Any]], commit: str) -> dict[str, Any]:
     caught, total = Counter(), Counter()  # type: ignore[var-annotated]
     for r in results:
         package = r["module"].split("/")[1].removesuffix(".py")
         total[package] += 1
         caught[package] += bool(r["caught"])
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=False
-    )
     return {
-        "commit": commit.stdout.strip(),
+        "commit": commit,
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "mutants": len(results),
         "caught": sum(caught.values()),
+        "caught_at_other_commits": sum(r["commit"] != commit for r in results),
         "share": round(sum(caught.values()) / max(len(results), 1), 4),
         "by_package": {p: [caught[p], total[p]] for p in sorted(total)},
         "survivors": [r for r in results if not r["caught"]],
@@ -184,6 +212,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="*", default=list(FOLDERS))
     parser.add_argument("--tree", type=Path, default=None)
     parser.add_argument("--again", action="store_true", help="examine the survivors once more")
+    parser.add_argument("--reuse", type=Path, default=None, help="an earlier result")
     parser.add_argument("--nice", type=int, default=10, help="how much others go first")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
@@ -199,8 +228,12 @@ def main() -> None:
     log = where.with_suffix(".results")
     known = {r["name"]: r for r in _lines(log)}
     if options.again:
-        known = {name: r for name, r in known.items() if r["caught"]}
+        known = {r["name"]: r for r in holding(tree, list(known.values())).values()}
     drawn = draw(tree.src, options.mutants, options.seed)
+    if options.reuse:
+        earlier = holding(tree, json.loads(options.reuse.read_text())["results"])
+        known = {m.name: earlier[m.place] for m in drawn if m.place in earlier} | known
+        print(f"{sum(m.place in earlier for m in drawn)} verdicts of {options.reuse} still hold")
     left = options.chunk
     for final in (False, True):  # the broader set for survivors comes last
         budgets = (options.seconds,) if final else (4.0, 0.4 * options.seconds)
@@ -211,7 +244,8 @@ def main() -> None:
                 continue
             left -= 1
             result = judge(tree, chart, mutant, budgets)
-            known[mutant.name] = {**result, "name": mutant.name, "final": final}
+            verdict = {"name": mutant.name, "final": final, "commit": tree.commit}
+            known[mutant.name] = {**result, **verdict}
             with log.open("a") as out:
                 out.write(json.dumps(known[mutant.name], ensure_ascii=False) + "\n")
             print(
@@ -220,7 +254,7 @@ def main() -> None:
                 flush=True,
             )
     results = [known[m.name] for m in drawn if m.name in known]
-    summary = summarise(results, repository)
+    summary = summarise(results, tree.commit)
     print(f"{summary['caught']} of {summary['mutants']} caught; {summary['by_package']}")
     if options.out:
         options.out.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")

@@ -56,6 +56,7 @@ class Tree:
         listed = subprocess.run(
             ["git", "ls-files", "-z", folder], cwd=self.repository, check=True, capture_output=True
         )
+        self._note_commit(("src", "tests") if folder == "." else (folder,))
         for name in listed.stdout.decode().split("\0"):
             source, target = self.repository / name, self.root / name
             if not name or not source.is_file():
@@ -63,6 +64,23 @@ class Tree:
             if not target.exists() or target.read_bytes() != source.read_bytes():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
+
+    def _note_commit(self, folders: tuple[str, ...]) -> None:
+        """Which commit the copy is of: the repository may go on while the copy is used."""
+
+        def git(*arguments: str) -> str:
+            said = ["git", "-C", str(self.repository), *arguments]
+            return subprocess.run(said, check=True, capture_output=True, text=True).stdout.strip()
+
+        self.root.mkdir(parents=True, exist_ok=True)
+        for folder in folders:
+            changed = " with changes" if git("status", "--porcelain", folder) else ""
+            (self.root / f".{folder}.commit").write_text(git("rev-parse", "HEAD") + changed)
+
+    @property
+    def commit(self) -> str:
+        src, tests = ((self.root / f".{f}.commit").read_text() for f in ("src", "tests"))
+        return src if src == tests else f"{src}, tests of {tests}"
 
     def test_files(self, names: list[str]) -> list[str]:
         """The test files in folders, or files themselves, relative to the tree."""
@@ -146,19 +164,30 @@ class Tree:
         if "numba" in sys.modules:  # it has read the folder of its cache before the fork
             sys.modules["numba"].core.config.reload_config()
         sys.dont_write_bytecode = not plugin.get("trace", False)
-        recorder = Recorder(report, str(self.src), **plugin)
+        recorder = Recorder(report, str(self.src), [t for t in tests if "::" in t], **plugin)
         quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
         fixed = ["-q", "-W", quiet, "-p", "no:cacheprovider", "-p", "no:xdist"]
-        arguments = [*fixed, *options, *tests]
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
+        arguments = [*fixed, *options, *files]
         return int(pytest.main(arguments, plugins=[recorder]))
 
 
 class Recorder:
-    """A pytest plugin: a line for each test, with its time, and what it called if traced."""
+    """A pytest plugin: a line for each test, with its time, and what it called if traced.
 
-    def __init__(self, report: Path, src: str, trace: bool = False) -> None:
+    Chosen tests run in their order. One that a mutant has renamed, as it may where a default stands
+    in the name, is left out: named as an argument, it would keep all others from running.
+    """
+
+    def __init__(self, report: Path, src: str, chosen: list[str], trace: bool = False) -> None:
         self.report, self.src, self.trace = report, src, trace
+        self.rank = {test: k for k, test in enumerate(chosen)}
         self.codes: set[Any] = set()
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        if self.rank:
+            items[:] = [item for item in items if item.nodeid in self.rank]
+            items.sort(key=lambda item: self.rank[item.nodeid])
 
     def _called(self, frame: Any, event: str, arg: Any) -> None:
         self.codes.add(frame.f_code)

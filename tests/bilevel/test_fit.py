@@ -38,6 +38,21 @@ def start() -> torch.Tensor:
     return torch.zeros(8, dtype=torch.float64, requires_grad=True)
 
 
+# --- what an optimiser is given -------------------------------------------------------------------
+
+
+def test_the_loss_that_an_optimiser_sees_carries_no_graph():
+    """One that keeps it would keep every lower-level solve alive."""
+    theta, seen = start(), []
+
+    class Keeping(torch.optim.SGD):
+        def step(self, closure):
+            seen.append(super().step(closure))
+
+    bilevel.fit(tuning(theta, **EXACT), theta, lambda params: Keeping(params, lr=0.1), 2)
+    assert [value.requires_grad for value in seen] == [False, False]
+
+
 # --- history --------------------------------------------------------------------------------------
 
 

@@ -155,3 +155,26 @@ def test_any_gradient_strategy_goes_along(gradient):
 
     result = bilevel.fit(loss, theta, optim.ProximalGradient, 6, inexact=bilevel.HOAG())
     assert result.loss < result.history.loss[0]
+
+
+def test_a_rule_that_is_met_with_loose_tolerances_is_asked_again_with_the_tightest():
+    """The tolerance hardly falls by itself: one step more, at the last one, and the fit may end."""
+    theta = torch.tensor([3.0], dtype=torch.float64, requires_grad=True)
+
+    def loss(inner):
+        energy = lg.SquaredDistance(theta) + lg.L1(1.0)
+        x = inner.solve(energy, gradient=lg.Implicit(), stop=lg.Stop(100, tol=1e-12)).x
+        return (x**2).sum()
+
+    result = bilevel.fit(
+        loss,
+        theta,
+        lambda params: torch.optim.SGD(params, lr=0.01),
+        20,
+        inexact=bilevel.HOAG(first=1e-2, last=1e-8, decay=0.999),
+        until=lambda history: "enough" if len(history) >= 3 else None,
+    )
+    assert result.reason == "enough"
+    assert len(result.history) == 4
+    assert min(result.history.tolerance[:3]) > 1e-4
+    assert result.history.tolerance[3] == 1e-8

@@ -378,6 +378,15 @@ def _numba_case() -> dict[str, Tensor]:
 
 
 @numba_only
+def test_the_mean_is_made_where_it_is_asked_for_only() -> None:
+    """It is as large as the image, and u¹ itself after one iteration."""
+    potts, cost, step = load("potts", "numba").solve, torch.randn(1, 3, 4, 5), torch.tensor(0.3)
+    assert potts(cost, None, step, step, iterations=1).mean is None
+    found = potts(cost, None, step, step, iterations=1, average=True)
+    torch.testing.assert_close(found.mean, found.probabilities)
+
+
+@numba_only
 def test_numba_results_do_not_depend_on_the_threads() -> None:
     def gradients(threads: int) -> dict[str, Tensor]:
         torch.set_num_threads(threads)

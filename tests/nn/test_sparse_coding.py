@@ -247,3 +247,7 @@ def test_bad_dictionaries() -> None:
         layer().set_dictionary(torch.zeros(9, 6))
     with pytest.raises(errors.InputError, match="NaN"):
         layer().set_dictionary(torch.full((6, 9), math.nan))
+
+
+def test_what_the_layer_says_of_itself():
+    assert "atoms=5, features=3, nonnegative=False" in repr(SparseCoding(5, 3))

@@ -105,6 +105,13 @@ def test_hager_zhang_is_its_formula():
     assert tight.beta(g, steep, new) == pytest.approx(max(beta, least))
 
 
+def test_hager_zhang_is_cut_at_a_hundred_over_the_length_of_the_direction():
+    """Where the gradient is longer than η = 0.01; the formula would give about −1000 here."""
+    g, d, new = (torch.tensor(v).double() for v in ([-1e-3, -1.0], [1.0, 0.0], [3e-3, 1.0]))
+    assert optim.HagerZhang().beta(g, d, new) == pytest.approx(-100)
+    assert optim.HagerZhang().beta(g, 2 * d, new) == pytest.approx(-50)
+
+
 def test_polak_ribiere_is_cut_at_zero():
     g, new = torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.0])
     assert optim.PolakRibiere().beta(g, -g, new) == 0.0

@@ -137,6 +137,10 @@ def test_a_search_that_ran_out_of_cuts_says_so():
     with pytest.warns(ConvergenceWarning, match="could not be excluded"):
         model = LassoBilevel(max_iter=1, tol=1e-12).fit(X, y)
     assert model.path_.reason == "all 1 cuts of brackets are done"
+    several = LassoBilevel(per_feature=True, max_iter=1, cv=3, tol=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert several.fit(X, y).path_.reason == "all 1 steps are done"
 
 
 def test_repeated_features_are_said_with_numbers():

@@ -38,11 +38,12 @@ def test_the_lipschitz_constant_of_the_logistic_loss_is_attained(weight):
 
 
 def test_an_error_that_has_no_explanation_is_passed_on():
-    """As from a tensor of another device: never a None instead of a product."""
-    A = lg.Dense(torch.eye(2))
+    """Two matrices and five vectors are no batch together: never a None instead of a product."""
+    A = lg.Dense(torch.ones(2, 3, 3))
+    vectors = torch.ones(5, 3)
     for product in A, A.adjoint:
-        with pytest.raises((RuntimeError, NotImplementedError)):
-            product(torch.ones(2, device="meta") * torch.ones(3, 2).to_sparse())
+        with pytest.raises(RuntimeError, match="must match"):
+            product(vectors)
 
 
 def test_forward_wants_tensors_only():
@@ -66,3 +67,19 @@ def test_bicgstab_counts_its_products():
     result = lg.BiCGStab().solve(torch.zeros_like, torch.ones(3).double())
     assert result.iterations == 1
     torch.testing.assert_close(result.solution, torch.ones(3).double())
+
+
+def test_the_solver_of_a_linear_system_does_not_decide_how_exactly_it_is_solved():
+    """M = ½I leaves 2⁻ᵏ after k terms of the series, and 2⁻²⁰ is the first below 1e-6."""
+    assert {solver().tol for solver in (lg.CG, lg.BiCGStab, lg.GMRES, lg.Neumann)} == {1e-6}
+    assert lg.Neumann().solve(lambda w: 0.5 * w, torch.ones(3).double()).iterations == 20
+
+
+def test_as_many_linear_terms_as_blocks():
+    """⟨c, x⟩ with a part too many has no meaning, and is not cut to fit."""
+    K = lg.Stack(lg.Identity(), lg.Identity())
+    problem = lg.Saddle(K, lg.Separable(lg.L1(), lg.L1()), nonsmooth=lg.SquaredNorm())
+    part = torch.ones(2)
+    problem.with_linear_terms(part, (part, part))
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        problem.with_linear_terms(part, (part, part, part))

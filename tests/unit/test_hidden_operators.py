@@ -29,3 +29,16 @@ def test_a_shift_behind_one_operator():
     found = lg.solve(data + (lg.L1(0.3) @ D).shifted(c), x0=zero, stop=stop).x
     moved = lg.solve(lg.SquaredDistance(y - c) + lg.L1(0.3) @ D, stop=stop).x + c
     torch.testing.assert_close(found, moved, atol=1e-7, rtol=0)
+
+
+def test_a_number_that_shifts_where_no_term_says_how_large_x_is():
+    """‖2(Mx − c)‖₁ = 2‖Mx − c‖₁."""
+    y, c, zero = randn(1, 7), torch.tensor(0.3).double(), torch.zeros(1, 7).double()
+    data = lg.Smooth(lambda x: 0.5 * (x - y) ** 2, 1.0)
+    M, stop = lg.Convolution(torch.tensor([[KERNELS[1]]]).double()), lg.Stop(20000, tol=1e-11)
+    energy = data + (lg.L1(0.2) @ (lg.Identity() * 2.0)).shifted(c) @ M
+    assert energy.start() is None
+    found = lg.solve(energy, x0=zero, stop=stop).x
+    plain = lg.solve(data + lg.L1(0.4).shifted(c) @ M, x0=zero, stop=stop).x
+    torch.testing.assert_close(found, plain, atol=1e-8, rtol=0)
+    assert float((found - y).abs().max()) > 0.05

@@ -106,8 +106,7 @@ class LowerLevel:
         self.fit_intercept = intercept
         self.columns = Columns(design, products=loss.quadratic)
         self.null = loss.intercept(y, design.weights) if intercept else 0.0
-        centred = y - self.null if loss.quadratic else y
-        self.size = loss.size(centred, design.weights) or 1.0
+        self.size = loss.size(y - self.null, design.weights) or 1.0
         self.last: Fitted | None = None
 
     # --- scaled penalties -------------------------------------------------------------------------

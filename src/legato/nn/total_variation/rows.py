@@ -184,7 +184,7 @@ def _primal_row(v, p, before, i, r, beta, problem):
             if e == problem.across:
                 _spread_across(line, here)
             else:
-                inside = i >= down[e] and r >= down[e]
+                inside = i >= down[e]
                 _spread_down(line, here, before[i - down[e], c, e] if inside else problem.zeros)
         v[c, MARGIN_COLUMNS + problem.width] = v[c, MARGIN_COLUMNS + problem.width - 1]
 
@@ -510,7 +510,7 @@ def _reverse_primal_row(w, q, i, r, codes, points, bar, weigh, sums, problem):
     kinds, at = limits.shape[0], r % limits.shape[1]
     if directions == 2 and channels == 1 and not (grouped and by_direction):
         line = shifted(w[0], 0, columns)
-        above = q[i - 1, 0, 0] if i >= 1 and r >= 1 else zeros
+        above = q[i - 1, 0, 0] if i >= 1 else zeros
         both = Pair(q[i, 0, 0], q[i, 0, 1])
         if grouped:
             found = Pair(points[0, 0], points[0, 1])
@@ -547,7 +547,7 @@ def _reverse_primal_row(w, q, i, r, codes, points, bar, weigh, sums, problem):
             if e == problem.across:
                 _gather_across(line, here)
             else:
-                inside = i >= down[e] and r >= down[e]
+                inside = i >= down[e]
                 _spread_down(line, q[i - down[e], c, e] if inside else zeros, here)
         w[c, end] = w[c, end - 1]
 
