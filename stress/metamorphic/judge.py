@@ -29,7 +29,7 @@ class Judge:
     ) -> bool:
         """Whether values and gradients are what they were: bit for bit, or up to ``rounding``.
 
-        Slopes below ``least`` count as that.
+        What is below ``least`` counts as that.
         """
         right = case.expected if right is None else right
         if not right.fine:
@@ -38,7 +38,7 @@ class Judge:
             return found.raw == ""
         if len(found.values) != len(right.values):
             return self.broken(case, law, f"{len(found.values)} outputs, not {len(right.values)}")
-        pairs = [(f"output {i}", a, b, 0.0) for i, (a, b) in enumerate(
+        pairs = [(f"output {i}", a, b, least) for i, (a, b) in enumerate(
             zip(found.values, right.values, strict=True)
         )]  # fmt: skip
         if slopes and right.slopes:

@@ -152,11 +152,11 @@ class Case:
 def least_slope(outcome: Outcome) -> float:
     """Below it a slope counts as 0, which the solve and rounding leave of one that cancels.
 
-    A hundredth of the largest, and 1e-4 of the outputs where all are next to nothing.
+    A twentieth of the largest, and a hundredth of the outputs where all are next to nothing.
     """
     slopes = [_largest(s) for s in outcome.slopes.values() if s is not None]
     values = [_largest(v) for v in outcome.values]
-    return max([1e-2 * s for s in slopes] + [1e-4 * v for v in values], default=0.0)
+    return max([0.05 * s for s in slopes] + [0.01 * v for v in values], default=0.0)
 
 
 def _largest(t: Tensor) -> float:

@@ -7,7 +7,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from metamorphic.judge import Judge
-from metamorphic.outcome import Case, Outcome, caught, cotangents, leaves, outputs_of
+from metamorphic.outcome import (
+    Case,
+    Outcome,
+    caught,
+    cotangents,
+    least_slope,
+    leaves,
+    outputs_of,
+)
 from metamorphic.subject import Inputs
 
 
@@ -75,8 +83,9 @@ def jvps(case: Case, judge: Judge) -> None:
 
     for name, work in {"func.jvp": by_func, "forward mode": by_duals}.items():
         judge.same(
-            case, name, caught(work), truth, rounding=10 * subject.rounding, warned_is_fine=True
-        )
+            case, name, caught(work), truth, rounding=10 * subject.rounding, warned_is_fine=True,
+            least=least_slope(case.expected),
+        )  # fmt: skip
 
 
 def jacobian_rows(case: Case, judge: Judge) -> None:
