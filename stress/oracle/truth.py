@@ -207,8 +207,8 @@ class Element:
         own = np.concatenate([np.asarray(c[self.number], float).ravel() for c in slopes])
         return spec["sizes"][self.number] * (own + x)
 
-    def slope(self, theta: Theta, direction: Theta, base: Answer) -> Slope:
-        """dℓ/dt along θ + t·direction, at t = 0."""
+    def slope(self, theta: Theta, direction: Theta, base: Answer, careful: bool = False) -> Slope:
+        """dℓ/dt along θ + t·direction at t = 0; if ``careful``, from solves that agree in pairs."""
         xi = self.loss_gradient(base.x)
         size = float(np.linalg.norm(base.x))
         noise = max(base.error, 1e-12 * size + 1e-13 * self.unit)
@@ -216,8 +216,8 @@ class Element:
         rights: list[Array | None] = []
         lefts: list[Array | None] = []
         for h in STEPS:
-            rights.append(self._moved(theta, direction, h, base))
-            lefts.append(self._moved(theta, direction, -h, base))
+            rights.append(self._moved(theta, direction, h, base, careful))
+            lefts.append(self._moved(theta, direction, -h, base, careful))
             if len(rights) < 2:
                 continue
             found = _judge_sides(rights, lefts, xi, noise, floor)
@@ -225,7 +225,9 @@ class Element:
                 return found
         return Slope(0.0, 0.0, np.inf, 1.0, decided=False)
 
-    def _moved(self, theta: Theta, direction: Theta, h: float, base: Answer) -> Array | None:
+    def _moved(
+        self, theta: Theta, direction: Theta, h: float, base: Answer, careful: bool = False
+    ) -> Array | None:
         """(x(h) − x(0))/h, None where θ + h·direction is no problem."""
         moved = {k: v + h * direction[k] if k in direction else v for k, v in theta.items()}
         for name, entry in self.recipe["theta"].items():
@@ -235,6 +237,10 @@ class Element:
             if (moved[lo] > moved[hi]).any():
                 return None
         answer = self.solve(moved, unit=self.unit)
+        if careful:
+            answer = self._agreed(moved, answer)
+            if answer.error > 0.1 * float(np.linalg.norm(answer.x - base.x)):
+                return None
         return (answer.x - base.x) / h if answer.solved else None
 
 

@@ -135,7 +135,7 @@ def test_a_wrong_derivative_is_seen(monkeypatch):
 def test_a_needless_warning_is_seen(monkeypatch):
     from legato.gradients import fixed_point
 
-    monkeypatch.setattr(fixed_point, "_warn_if_far", lambda *_: fixed_point._warn_of_the_loss(0.0))
+    monkeypatch.setattr(fixed_point, "warn_if_far", lambda *_: fixed_point._warn_of_the_loss(0.0))
     assert "false alarm" in judge(_lasso()).findings
 
 

@@ -123,6 +123,9 @@ class Sum(Function):
     def start(self) -> Var | None:
         return first_start(self.terms)
 
+    def weight_shape(self) -> torch.Size:
+        return torch.broadcast_shapes(*(term.weight_shape() for term in self.terms))
+
     def bounds(self) -> tuple[Any, Any]:
         pairs = [term.bounds() for term in self.terms]
         finite = [p for p in pairs if not _is_unbounded(p)]
@@ -238,6 +241,9 @@ class Scaled(Function):
 
     def start(self) -> Var | None:
         return self.function.start()
+
+    def weight_shape(self) -> torch.Size:
+        return self.function.weight_shape()
 
     def bounds(self) -> tuple[Any, Any]:
         return self.function.bounds()

@@ -84,6 +84,10 @@ class Function(Holder):
         """Zeros of the shape this function acts on, or None where its data do not tell."""
         return None
 
+    def weight_shape(self) -> torch.Size:
+        """What x broadcasts with at least: weights for a batch make one of x."""
+        return torch.Size()
+
     def bounds(self) -> tuple[Any, Any]:
         """Numbers or tensors lo, hi with lo ≤ x ≤ hi on the domain of f."""
         return (-torch.inf, torch.inf)

@@ -56,6 +56,9 @@ class BregmanTerm(Function):
     def coupled(self) -> int | None:
         return self.geometry.coupled
 
+    def weight_shape(self) -> torch.Size:
+        return self.weight.shape if isinstance(self.weight, Tensor) else torch.Size()
+
     def grad(self, x: Var) -> Var:
         return tree_map(lambda t: self.weight * t, self.geometry.mirror(x))
 

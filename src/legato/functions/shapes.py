@@ -36,7 +36,18 @@ def coupled_through(operator: Operator, function: Function) -> int | None:
 
 
 def first_start(terms: tuple[Function, ...]) -> Var | None:
-    """The shape of x: what the data of all terms broadcast to."""
+    """The shape of x: what the data and weights of all terms broadcast to."""
+    best = _from_data(terms)
+    if best is None or isinstance(best, tuple):
+        return best  # weights alone may have axes of size one in x's place
+    try:
+        shape = torch.broadcast_shapes(best.shape, *(term.weight_shape() for term in terms))
+    except RuntimeError:
+        return best  # the term itself says what does not fit
+    return best if shape == best.shape else best.new_zeros(shape)
+
+
+def _from_data(terms: tuple[Function, ...]) -> Var | None:
     best: Var | None = None
     for term in terms:
         found = term.start()

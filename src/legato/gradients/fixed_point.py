@@ -33,17 +33,14 @@ from legato.gradients.base import (
     refuse_second_derivatives,
 )
 from legato.gradients.bending import warn_if_bent
+from legato.gradients.distance import warn_if_far
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
-from legato.gradients.linear.base import Product, norm, residual_of, worst
+from legato.gradients.linear.base import Product, residual_of, worst
 from legato.gradients.unseen import leaves_gradient_open
 from legato.running import Run, Stop, batch_of
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
-
-FAR = 3e-3
-"""Estimated relative distance from the solution above which kinks may lie in between: a gradient
-on the wrong side of one is wrong by any amount."""
 
 
 class FixedPointGradient(GradientStrategy):
@@ -106,7 +103,7 @@ class FixedPointGradient(GradientStrategy):
             sound = torch.where(lost, 0.0, xi / unit)
             result = self.adjoint(linearisation, sound)
             self.conclude(result, linearisation)
-            if not _warn_if_far(last_change, result, sound):
+            if not warn_if_far(linearisation, last_change, result, sound):
                 warn_if_bent(self.adjoint, linearisation, last_change, result, sound)
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
@@ -354,34 +351,3 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
             NotConvergedWarning,
             stacklevel=5,
         )
-
-
-def _warn_if_far(last_change: Tensor, result: LinearResult, xi: Tensor) -> bool:
-    r"""A small last change says little where the map contracts slowly.
-
-    .. math:: ‖x − x^*‖ ≈ ‖(I − A_x)^{-1}\|\,‖𝒜(x) − x‖, \qquad
-              ‖(I − A_x)^{-1}‖ ≥ ‖w‖/‖ξ‖,\; 1/(1 − ρ)
-
-    The two are what any solve of (I − A_xᵀ)w = ξ shows of that norm. Elements of a batch that the
-    loss does not see have no gradient to be wrong.
-    """
-    radius = result.spectral_radius
-    if radius is not None and not radius < 1:
-        return False  # warn_if_inexact speaks about those
-    seen = norm(xi).reshape(-1)
-    grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
-    factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
-    changes = last_change.reshape(-1) if last_change.numel() == len(seen) else last_change.amax()
-    distances = torch.where(seen > 0, changes.to(factor) * factor, 0.0)
-    distance = as_number(distances.amax())
-    if distance > FAR:
-        change = distance / as_number(factor[distances.argmax()])
-        rate = "" if radius is None else f" at a rate of about {radius:.6g}"
-        warnings.warn(
-            f"The last change was {change:.2e}, but{rate} the solution is still about "
-            f"{distance:.1e} away (relative), so the gradient is not that of the solution. Give "
-            "Stop more iterations, or use Unroll().",
-            NotConvergedWarning,
-            stacklevel=2,
-        )
-    return distance > FAR

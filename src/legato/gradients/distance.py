@@ -1,0 +1,77 @@
+"""How far the last iterate may still be from the solution that its gradient speaks of."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from legato._support import tree
+from legato._support.checks import as_number
+from legato.errors import NotConvergedWarning
+from legato.gradients.base import Linearisation
+from legato.gradients.linear import LinearResult
+from legato.gradients.linear.base import norm
+
+FAR = 3e-3
+"""Estimated relative distance from the solution above which kinks may lie in between: a gradient
+on the wrong side of one is wrong by any amount."""
+
+_STEPS = 8
+"""Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
+_SLOWEST = 1 - 1e-6
+"""Rates beyond count as this one: a drift at constant speed has no end in sight."""
+
+
+def warn_if_far(
+    linearisation: Linearisation, last_change: Tensor, result: LinearResult, xi: Tensor
+) -> bool:
+    r"""A small last change says little where the map contracts slowly.
+
+    .. math:: ‖x − x^*‖ ≈ ‖(I − A_x)^{-1}\|\,‖𝒜(x) − x‖, \qquad
+              ‖(I − A_x)^{-1}‖ ≥ ‖w‖/‖ξ‖,\; 1/(1 − ρ)
+
+    The two are what any solve of (I − A_xᵀ)w = ξ shows of that norm, as far as ξ excites it; the
+    rate at which the iteration itself goes on sees the rest. Elements of a batch that the loss does
+    not see have no gradient to be wrong.
+    """
+    radius = result.spectral_radius
+    if radius is not None and not radius < 1:
+        return False  # warn_if_inexact speaks about those
+    seen = norm(xi).reshape(-1)
+    grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
+    factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
+    changes = last_change.reshape(-1) if last_change.numel() == len(seen) else last_change.amax()
+    changes = torch.where(seen > 0, changes.to(factor), 0.0)
+    rounding = 10 * torch.finfo(factor.dtype).eps
+    if bool((changes > max(rounding, (1 - _SLOWEST) * FAR)).any()):
+        rates = rate_of_steps(linearisation)
+        rates = rates.reshape(-1) if rates.numel() == len(seen) else rates.amax()
+        factor = torch.maximum(factor, 1 / (1 - rates.to(factor).clamp(max=_SLOWEST)))
+    distances = changes * factor
+    distance = as_number(distances.amax())
+    if distance > FAR:
+        worst = factor[distances.argmax()]
+        warnings.warn(
+            f"The last change was {distance / as_number(worst):.2e}, but at a rate of about "
+            f"{1 - 1 / as_number(worst):.6g} the solution is still about {distance:.1e} away "
+            "(relative), so the gradient is not that of the solution. Give Stop more iterations, "
+            "or use Unroll().",
+            NotConvergedWarning,
+            stacklevel=2,
+        )
+    return distance > FAR
+
+
+@torch.no_grad()
+def rate_of_steps(linearisation: Linearisation) -> Tensor:
+    """(‖x^{n+9} − x^{n+8}‖/‖x^{n+1} − x^n‖)^{1/8} of the points, for each element of a batch."""
+    algorithm, batch = linearisation.algorithm, linearisation.rows.batch
+    before, after = linearisation.state, tree.detach(linearisation.after)
+    size = algorithm.size(before, batch)
+    first = algorithm.residual(before, after, batch, size)
+    for _ in range(_STEPS):
+        before, after = after, algorithm.step(linearisation.problem, after)
+    last = algorithm.residual(before, after, batch, size)
+    return torch.where(first > 0, last / torch.where(first > 0, first, 1.0), 0.0) ** (1 / _STEPS)
