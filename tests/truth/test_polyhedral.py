@@ -221,6 +221,16 @@ def test_a_matrix_of_deficient_rank_is_refused():
             lg.Polyhedral(A, torch.ones(len(A)))
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_rows_and_ends_that_are_no_numbers_are_refused(value):
+    A, b = torch.tensor([[1.0], [-1.0]]), torch.ones(2)
+    for which in 0, 1:
+        data = [A.clone(), b.clone()]
+        data[which][-1] = value
+        with pytest.raises(InputError, match="of Polyhedral holds 1 NaN or infinite"):
+            lg.Polyhedral(*data)
+
+
 def test_points_far_out_in_an_unbounded_set():
     half_line = lg.Polyhedral(-torch.eye(1).double(), torch.ones(1).double())
     for y in 1.0, 10.0, 700.0:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import inside_functional_transform
+from legato._support.checks import inside_functional_transform, require_finite
 from legato._support.tree import Var, sum_beyond
 from legato.errors import GradientError, InputError
 from legato.geometry.base import Geometry, bounded_exp, exp_limit
@@ -43,6 +43,8 @@ class Polyhedral(Geometry):
                 f"Polyhedral needs A of shape (m, n) and b of shape (m,), "
                 f"not {tuple(self.A.shape)} and {tuple(self.b.shape)}."
             )
+        require_finite(self.A, "A of Polyhedral")
+        require_finite(self.b, "b of Polyhedral")
         self._require_rank()
         inside = self._start()
         if not bool((self.slack(inside.detach()) > 0).all()):
