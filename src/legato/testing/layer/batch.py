@@ -100,9 +100,12 @@ def _against_singles(
                 else:
                     shared[n] += g.double()
                     bounds[n] += float(g.norm())
+        # A parameter without effect has a gradient of rounding, by the size of the others.
+        largest = max(float(g.norm()) for g in whole)
+        floor = float(torch.finfo(subject.dtype).eps) ** 0.5 * largest
         for n, i in enumerate(subject.moving):
             if i not in elements.cut and bounds[n] > 0:
-                off = apart(whole[n], shared[n], bounds[n])
+                off = apart(whole[n], shared[n], max(bounds[n], floor))
                 if off == off:
                     found.append(
                         (f"the gradient in {subject.names[i]}, summed over elements,", off, 0)
