@@ -58,6 +58,18 @@ def test_a_parameter_without_effect_has_a_gradient_of_rounding(seed):
     assert verdict.state == "sound", verdict
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [lambda x: x.tanh().squeeze(0), lambda x: x.sum(-1, keepdim=True).squeeze()],
+    ids=["(1, n)", "(1, 1)"],
+)
+def test_the_axis_of_a_batch_of_one_has_to_stay(layer):
+    verdict = check_layer(layer, X, directions=1)["batch = elements"]
+    assert verdict.state == "wrong", verdict
+    assert "its axis is lost" in verdict.words
+    assert check_layer(lambda x: x @ x.mT, X, directions=1).sound  # which has no such axis
+
+
 def test_a_report_raises_when_asked_and_shows_a_table():
     report = check_layer(lambda x: 2 * x.detach() - x, X, directions=1)
     assert not report.sound
