@@ -33,6 +33,43 @@ def test_wrong_layers_are_found_by_their_law(name):
     assert re.search(words, verdict.words), verdict.words
 
 
+def test_a_sum_that_is_constant_has_a_gradient_of_rounding():
+    """Instance normalisation: its outputs add up to 0 whatever comes in."""
+    layer = nn.Sequential(nn.Linear(5, 7), nn.Unflatten(-1, (1, 7)), nn.InstanceNorm1d(1))
+    verdict = check_layer(layer.double(), randn(3, 5), directions=1)["layout and modes"]
+    assert verdict.state == "sound", verdict
+
+
+class Attention(nn.Module):
+    """Softmax does not see what is added to all scores of a row: not the bias of the keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(self.query(x), self.key(x), x)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_parameter_without_effect_has_a_gradient_of_rounding(seed):
+    torch.manual_seed(seed)
+    verdict = check_layer(Attention().double(), randn(2, 3, 4), directions=1)["batch = elements"]
+    assert verdict.state == "sound", verdict
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lambda x: x.tanh().squeeze(0), lambda x: x.sum(-1, keepdim=True).squeeze()],
+    ids=["(1, n)", "(1, 1)"],
+)
+def test_the_axis_of_a_batch_of_one_has_to_stay(layer):
+    verdict = check_layer(layer, X, directions=1)["batch = elements"]
+    assert verdict.state == "wrong", verdict
+    assert "its axis is lost" in verdict.words
+    assert check_layer(lambda x: x @ x.mT, X, directions=1).sound  # which has no such axis
+
+
 def test_a_report_raises_when_asked_and_shows_a_table():
     report = check_layer(lambda x: 2 * x.detach() - x, X, directions=1)
     assert not report.sound

@@ -221,6 +221,16 @@ def test_a_matrix_of_deficient_rank_is_refused():
             lg.Polyhedral(A, torch.ones(len(A)))
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_rows_and_ends_that_are_no_numbers_are_refused(value):
+    A, b = torch.tensor([[1.0], [-1.0]]), torch.ones(2)
+    for which in 0, 1:
+        data = [A.clone(), b.clone()]
+        data[which][-1] = value
+        with pytest.raises(InputError, match="of Polyhedral holds 1 NaN or infinite"):
+            lg.Polyhedral(*data)
+
+
 def test_points_far_out_in_an_unbounded_set():
     half_line = lg.Polyhedral(-torch.eye(1).double(), torch.ones(1).double())
     for y in 1.0, 10.0, 700.0:
@@ -273,3 +283,17 @@ def test_a_set_away_from_the_origin():
         torch.testing.assert_close(away.unmirror(y), home.unmirror(y) + centre)
         w, after = randn(4, 2, seed=4), y + randn(4, 2, seed=5)
         torch.testing.assert_close(away.transport(y, after, w), home.transport(y, after, w))
+
+
+def test_distances_of_a_batch_are_those_of_its_elements_at_the_boundary_too():
+    """Σ s log(s/r) − s + r is Σ r where s = 0, up to rounding on either side of it."""
+    A = torch.tensor([[1.0, 1.0], [-1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
+    psi = lg.Polyhedral(A, torch.ones(3, dtype=torch.float64))
+    z = torch.tensor([0.2, -0.3], dtype=torch.float64)
+    corner = torch.tensor([-1.0, -1.0], dtype=torch.float64)
+    x = torch.stack([corner, corner * (1 + 2**-52), z])
+    s, r = torch.tensor(3.0).double(), psi.slack(z)
+    expected = s * torch.log(s / r[0]) - s + r.sum()
+    found = psi.distances(x, z.expand(3, 2), 1)
+    torch.testing.assert_close(found, torch.stack([expected, expected, 0 * expected]))
+    torch.testing.assert_close(psi.distance(x, z.expand(3, 2)), found.sum())

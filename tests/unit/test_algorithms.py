@@ -244,6 +244,19 @@ def test_growing_steps_keep_the_derivative_of_the_iteration_bounded():
     assert abs(found.item() - point / (point**2 + 0.6)) < 1e-9
 
 
+@pytest.mark.parametrize("rule", [lg.Backtracking(), lg.Backtracking(grow=2.0)], ids=repr)
+@pytest.mark.parametrize("geometry", [lg.Euclidean(), lg.Entropy(), lg.Interval(0.0, 2.0)])
+def test_a_start_at_the_solution_has_a_step_that_stays_there(rule, geometry):
+    """x = θ for all entries, however much one is curved: so is the derivative of few iterations."""
+    theta = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+    curvature = torch.tensor([[1.0, 3.0, 2.0], [100.0, 100.0, 300.0]]).double()
+    f = lg.Smooth(lambda x: 0.5 * (curvature * (x - theta) ** 2).sum(-1), coupled=1)
+    algorithm = lg.ForwardBackward(rule, geometry)
+    x = lg.solve(f, algorithm, torch.ones(2, 3).double(), stop=lg.Stop(60)).x
+    (gradient,) = torch.autograd.grad(x.sum(), theta)
+    torch.testing.assert_close(gradient, torch.ones(2, 3).double(), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
 def test_growing_steps_find_their_scale_at_the_start(unit):
     f = lg.Smooth(lambda x: unit * (0.5 * x.square() - x).sum())

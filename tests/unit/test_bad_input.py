@@ -274,7 +274,10 @@ def test_labels_and_forms_that_would_be_taken_for_others():
         lg.Logistic(torch.eye(2), torch.tensor([1.0, 2.0]))
     lg.Logistic(torch.eye(2), 2 * torch.tensor([0.0, 1.0]) - 1)
     lopsided = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
-    for Q in (lopsided, torch.stack([torch.eye(2), lopsided]), lg.Dense(lopsided) @ lg.Identity()):
+    beside = torch.stack(
+        [1e9 * torch.eye(2), lopsided]
+    )  # so much larger that its rounding hides it
+    for Q in (lopsided, beside, lg.Dense(lopsided) @ lg.Identity()):
         with raises(errors.InputError, "symmetric", r"\(Q \+ Q\.mT\) / 2"):
             lg.Quadratic(Q, torch.zeros(2))
     lg.Quadratic((lopsided + lopsided.mT) / 2, torch.zeros(2))

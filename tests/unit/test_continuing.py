@@ -83,3 +83,24 @@ def test_as_many_linear_terms_as_blocks():
     problem.with_linear_terms(part, (part, part))
     with pytest.raises(ValueError, match="argument 2 is longer"):
         problem.with_linear_terms(part, (part, part, part))
+
+
+@pytest.mark.parametrize("kind", ["point", "state"])
+@pytest.mark.parametrize("dual", [False, True])
+def test_a_start_without_the_batch_axis_judges_each_element_by_its_own_size(kind, dual):
+    """x₂ = 2 beside an element a million times as large, at a rate of 0.99."""
+    A = torch.diag(torch.tensor([1.0, 0.1])).double()
+    b = torch.tensor([[3e6, 0.0], [3.0, 0.2]]).double()
+
+    def energy(b):
+        return lg.LeastSquares(A, b) + (
+            lg.NonNegative() @ torch.eye(2).double() if dual else lg.L1(0.0)
+        )
+
+    start = torch.zeros(2).double()
+    if kind == "state":
+        start = lg.solve(energy(0 * b[0]), stop=lg.Stop(1)).state
+    found = lg.solve(energy(b), x0=start, stop=lg.Stop(20000, tol=1e-9))
+    assert found.converged.shape == (2,)
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.x[1, 1], torch.tensor(2.0).double(), rtol=1e-5, atol=0)

@@ -39,6 +39,19 @@ def test_copies_remember_nothing(copied):
     assert float(K.norm()) == pytest.approx(1)
 
 
+def test_what_is_done_to_a_memory_in_place_stays_with_the_caller():
+    f = lg.LeastSquares(2 * torch.eye(2), torch.ones(2))
+    for _ in range(2):
+        for found in (
+            f.operator.norm(),
+            f.operator.gram(),
+            lg.Quadratic(f.operator, f.b).lipschitz(),
+        ):
+            found.mul_(100)
+    torch.testing.assert_close(f.operator.norm(), torch.tensor(2.0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(f.hessian(torch.zeros(2)), 4 * torch.eye(2))
+
+
 def test_inference_leaves_nothing_behind_that_autograd_refuses():
     K = lg.Dense(torch.eye(2))
     with torch.inference_mode():

@@ -422,6 +422,20 @@ def test_data_changed_before_the_backward_pass_are_noticed(strategy):
         torch.autograd.grad(s.x.sum(), w)
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e3), (torch.float64, 1e9)])
+def test_a_change_is_noticed_beside_entries_that_are_much_larger(dtype, size):
+    """x₂ = (2 − 0.4/½)/½ beside x₁ ≈ size, with another curvature before the backward pass."""
+    w = torch.tensor(0.4, dtype=dtype, requires_grad=True)
+    matrix, data = torch.diag(torch.tensor([1.0, 0.5], dtype=dtype)), torch.tensor([size, 2.0])
+    energy = lg.LeastSquares(matrix, data.to(dtype)) + lg.L1(w)
+    s = lg.solve(energy, gradient=lg.Implicit(), stop=lg.Stop(300))
+    (grad,) = torch.autograd.grad(s.x.sum(), w, retain_graph=True)
+    torch.testing.assert_close(grad, torch.tensor(-5.0, dtype=dtype))
+    matrix[1, 1] = 0.25
+    with pytest.raises(errors.GradientError, match="changed in place"):
+        torch.autograd.grad(s.x.sum(), w)
+
+
 @pytest.mark.parametrize("strategy", FIXED_POINTS, ids=repr)
 def test_a_step_that_was_not_stationary_is_not_taken_for_a_changed_one(strategy):
     w = leaf()

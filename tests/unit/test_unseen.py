@@ -70,3 +70,22 @@ def test_what_lies_in_front_may_not_let_itself_be_asked() -> None:
     """A reentrant checkpoint takes .backward() only."""
     shown = checkpoint(torch.exp, leaf(-1.0), use_reentrant=True)
     assert leaves_open(shown)
+
+
+@pytest.mark.parametrize("beside", [None, 1e-3, 1.0])
+def test_an_element_is_told_of_whatever_is_beside_it(beside: float | None) -> None:
+    """x = (1, 0) with many duals, all seen by K; beside it an x with a gradient of any size."""
+    A = torch.tensor([[0.3, -0.1], [0.3, -0.04], [0.2, -0.3], [0.3, 0.01]], dtype=torch.float64)
+    b = torch.tensor([-0.2, 1.0, 1.0, 2.0], dtype=torch.float64)
+    sizes = [1.0] if beside is None else [beside, 1.0]
+    K = leaf(torch.stack([size * torch.eye(2, dtype=torch.float64) for size in sizes]))
+    data = torch.stack([b, b]) if len(sizes) == 2 else b[None]
+    data = (
+        data * torch.tensor([1.0 if s == 1 else 0.0 for s in sizes], dtype=torch.float64)[:, None]
+    )
+    problem = lg.Saddle(K, lg.Simplex(), lg.LeastSquares(A, data), lg.L1(1.0))
+    start = 0.5 * torch.linalg.inv(K.detach()).sum(-1)
+    strategy, stop = lg.Implicit(lg.Direct()), lg.Stop(20000, tol=1e-10)
+    found = lg.solve(problem, lg.PrimalDual(), start, gradient=strategy, stop=stop)
+    with pytest.warns(NonContractiveWarning):
+        (found.x[:, 0] - found.x[:, 1]).sum().backward()

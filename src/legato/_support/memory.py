@@ -42,15 +42,18 @@ def recall(
     compute: Callable[[], Tensor],
     key: Hashable = None,
 ) -> Tensor:
-    """What ``compute`` returned for these entries and this key; where it may not be known: anew."""
+    """What ``compute`` returned for these entries and this key; where it may not be known: anew.
+
+    It is the caller's own: what is done to it in place does not change what is remembered.
+    """
     if not _may_be_compared(tensor):
         return compute()
     known = memory.get(name)
     if known is not None and known.is_of(tensor.detach(), key):
-        return known.value
+        return known.value.clone()
     value = compute()
     if not torch.is_inference_mode_enabled():  # its tensors cannot be trained with later
-        memory[name] = Known(tensor.detach().clone(), key, value)
+        memory[name] = Known(tensor.detach().clone(), key, value.clone())
     return value
 
 

@@ -14,11 +14,15 @@ from legato._support import tree
 from legato._support.checks import as_number, holds
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError, StepError
+from legato.functions import Function
 from legato.geometry import Geometry
 from legato.problems import Composite
 
 _DOUBLINGS = 60
 """Trials that a step has to find its unit."""
+
+_TURNS = 20
+"""Products after which a direction is steep enough: a step may be twice as long as it should."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,22 +84,24 @@ class Backtracking:
         """The step that an iteration from x begins with: grown from the first as far as it may.
 
         How far a first step is from fitting is a matter of units, and not of how far x moves: a
-        move that is lost in rounding may be one of a step that is far too short.
+        move that is lost in rounding may be one of a step that is far too short. Where none of them
+        is seen, x is a solution already, and the step is one that would not leave it.
         """
         first = step = self.first(ones)
-        if self.grow == 1:
-            return first
         gradient, batch = problem.smooth.grad(x), _batch_of(ones)
         trial = partial(move, gradient)
-        for _ in range(_DOUBLINGS):
+        for _ in range(_DOUBLINGS if self.grow > 1 else 0):
             before = step
             step = self.search(problem, geometry, y, x, gradient, before, trial, anew=True)
             if not bool((step > before).any()):
                 break
         change = tree_map(torch.sub, geometry.unmirror(trial(step)), x)
-        unseen = _is_rounding(change, x, batch).reshape(step.shape)  # x is a solution already
+        unseen = _is_rounding(change, x, batch).reshape(step.shape)
         # Shortening the first step is the first iteration's task.
-        return torch.where(unseen, first, torch.maximum(step, first))
+        step = torch.maximum(step, first)
+        if not bool(unseen.any()):
+            return step
+        return torch.where(unseen, _bounded(first, problem.smooth, geometry, y, x, gradient), step)
 
     def _for_each(self, number: Tensor | float, like: Tensor, name: str) -> Tensor:
         number = torch.as_tensor(number, dtype=like.dtype).detach().to(like)
@@ -164,6 +170,36 @@ class Backtracking:
             f"{as_number(alpha.amin()):g}): the smooth term is NaN or infinite around the current "
             "point, or not smooth there. Check its data, or start elsewhere."
         )
+
+
+def _bounded(
+    step: Tensor, f: Function, geometry: Geometry, y: Var, x: Var, gradient: Var
+) -> Tensor:
+    r"""The step, shortened to what the curvature of f at x allows.
+
+    .. math:: α ≤ \frac{⟨v, d⟩}{⟨∇f(x + d) − ∇f(x), d⟩}, \qquad x + d = ∇ψ^*(y + v)
+
+    for small v that turn into the direction in which f is steepest, as in power iteration.
+    """
+    batch = _batch_of(step)
+    eps = torch.finfo(tree.leaves(y)[0].dtype).eps
+    size = _largest(y, batch)
+    size = eps ** (1 / 3) * torch.where(size > 0, size, 1.0)
+    chance = torch.Generator().manual_seed(0)
+    v = tree_map(lambda t: torch.randn(t.shape, generator=chance, device="cpu").to(t), y)
+    for _ in range(_TURNS):
+        unit = size / _largest(v, batch)
+        v = tree_map(lambda t, unit=unit: t * _lifted(unit, t), v)
+        beside = tree_map(torch.add, y, v)
+        if not bool(geometry.mirror_interior(beside).all()):
+            break
+        there = geometry.unmirror(beside)
+        change, turn = tree_map(torch.sub, there, x), tree_map(torch.sub, f.grad(there), gradient)
+        bend, room = (tree.inner(t, change, batch).reshape(step.shape) for t in (turn, v))
+        step = torch.where(step * bend > room, room / bend, step)
+        turns = _largest(turn, batch) > 0
+        v = tree_map(lambda t, old, on=turns: torch.where(_lifted(on, t), t, old), turn, v)
+    return step
 
 
 def _batch_of(step: Tensor) -> int:

@@ -19,9 +19,9 @@ from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.start import (
     constant_where_coupled,
+    fitted,
     mirror_start,
     one_for_each,
-    require_fitting,
     require_positive_step,
     require_sound_mirror,
 )
@@ -162,8 +162,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def resume(self, problem: Composite, state: State) -> State:
         _require_composite(problem)
-        require_fitting(self.solution(state), problem.start(), "The state")
-        return self._begin(problem, state.mirror)
+        return self._begin(problem, fitted(state.mirror, problem.start(), "The state"))
 
     def proceed(self, problem: Composite, state: State) -> State:
         fresh = self.resume(problem, state)

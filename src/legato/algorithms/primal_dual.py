@@ -15,9 +15,9 @@ from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.base import Algorithm
 from legato.algorithms.start import (
     constant_where_coupled,
+    fitted,
     mirror_start,
     neutral,
-    require_fitting,
     require_positive_step,
     require_sound_mirror,
 )
@@ -152,10 +152,10 @@ class PrimalDual(Algorithm[Saddle, Any]):
 
     def resume(self, problem: Saddle, state: State) -> State:
         _require_saddle(problem)
-        require_fitting(self.solution(state), problem.start(), "The state")
-        image = problem.operator(tree.detach(self.geometry.unmirror(state.primal)))
-        require_fitting(state.dual, image, "The dual variable of the state")
-        return self._begin(problem, state.primal, state.dual, image)
+        primal = fitted(state.primal, problem.start(), "The state")
+        image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
+        dual = fitted(state.dual, image, "The dual variable of the state")
+        return self._begin(problem, primal, dual, image)
 
     def proceed(self, problem: Saddle, state: State) -> State:
         fresh = self.resume(problem, state)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import is_concrete
-from legato._support.tree import Var
+from legato._support.tree import Var, tree_map
 from legato.errors import DivergenceError, DomainError, InputError, StepError
 from legato.functions import Function, Separable, mirror_prox
 from legato.functions.prox import blocks_of
@@ -35,8 +35,7 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
             raise InputError(f"x0 must be floating-point tensors, not {_kind(tensor)}.")
         if tensor.numel() == 0:
             raise InputError(f"x0 is empty (shape {tuple(tensor.shape)}): nothing to solve for.")
-    if shape is not None:
-        require_fitting(x0, shape, "x0")
+    x0 = fitted(x0, shape, "x0")
     if is_concrete():
         for tensor in tree.leaves(x0):
             if not bool(torch.isfinite(tensor.detach()).all()):
@@ -58,10 +57,19 @@ def _kind(obj: object) -> str:
     return str(obj.dtype) if isinstance(obj, torch.Tensor) else type(obj).__name__
 
 
-def require_fitting(x0: Var, shape: Var | None, name: str) -> None:
-    """Refuse a start that does not belong to a problem whose variable has this shape."""
+def fitted(x0: Var, shape: Var | None, name: str) -> Var:
+    """A start with all axes of a variable of this shape; refused where it does not belong to it.
+
+    Batch axes that a start has not would be missing in what is kept for each element of a batch.
+    """
     if shape is None:
-        return
+        return x0
+    require_fitting(x0, shape, name)
+    return tree_map(lambda t, s: t.expand(torch.broadcast_shapes(t.shape, s.shape)), x0, shape)
+
+
+def require_fitting(x0: Var, shape: Var, name: str) -> None:
+    """Refuse a start that does not belong to a problem whose variable has this shape."""
     if _blocks(x0) != _blocks(shape):
         raise InputError(
             f"{name} is {_blocks(x0)}, but the problem's variable is {_blocks(shape)}."

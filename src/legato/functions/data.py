@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import is_concrete, is_recorded
+from legato._support.tree import largest_over
 from legato.errors import InputError
 from legato.operators import Operator
 
@@ -37,11 +38,15 @@ def require_symmetric(Q: Operator, c: Tensor) -> None:
     one, other = Q(v), Q.adjoint(v)
     if one.numel() == 0:
         return  # refused when it is solved
-    size = torch.maximum(one.abs().amax(), other.abs().amax())
-    apart = (one - other).abs().amax()
-    if bool(apart > torch.finfo(c.dtype).eps ** 0.5 * size):
+    # Each element of a batch by its own size: a large one would hide what is wrong in a small one.
+    axes = one.ndim if Q.coupled is None else Q.coupled[0]
+    size = largest_over(torch.maximum(one.abs(), other.abs()), axes)
+    apart = largest_over((one - other).abs(), axes)
+    wrong = apart > torch.finfo(c.dtype).eps ** 0.5 * size
+    if bool(wrong.any()):
+        worst = float((apart / size)[wrong].amax())
         raise InputError(
-            f"Quadratic needs a symmetric Q, but Qv and Q*v differ by {float(apart / size):.1e} of "
+            f"Quadratic needs a symmetric Q, but Qv and Q*v differ by {worst:.1e} of "
             "their size: ½⟨x, Qx⟩ sees the symmetric part alone, so write (Q + Q.mT) / 2."
         )
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import inside_functional_transform
-from legato._support.tree import Var
+from legato._support.checks import inside_functional_transform, require_finite
+from legato._support.tree import Var, sum_beyond
 from legato.errors import GradientError, InputError
 from legato.geometry.base import Geometry, bounded_exp, exp_limit
 from legato.geometry.slack_basis import DEPENDENT, SlackBasis
@@ -43,6 +43,8 @@ class Polyhedral(Geometry):
                 f"Polyhedral needs A of shape (m, n) and b of shape (m,), "
                 f"not {tuple(self.A.shape)} and {tuple(self.b.shape)}."
             )
+        require_finite(self.A, "A of Polyhedral")
+        require_finite(self.b, "b of Polyhedral")
         self._require_rank()
         inside = self._start()
         if not bool((self.slack(inside.detach()) > 0).all()):
@@ -114,11 +116,11 @@ class Polyhedral(Geometry):
         inside = (self.log_slack(y) <= exp_limit(y.dtype)).all(-1, keepdim=True)
         return inside & (y.abs() <= LARGEST)
 
-    def distance(self, x: Var, z: Var) -> Tensor:
+    def distances(self, x: Var, z: Var, batch: int) -> Tensor:
         s, r = (
             torch.maximum(t, rounding(self.b.to(t.dtype))) for t in (self.slack(x), self.slack(z))
         )
-        return (torch.xlogy(s, s / r) - s + r).sum()
+        return sum_beyond(torch.xlogy(s, s / r) - s + r, batch)
 
     def inverse_metric(self, y: Var, v: Var) -> Var:
         log_slack = self.log_slack(y)

@@ -36,16 +36,27 @@ def leaves_gradient_open(linearisation: Linearisation, result: LinearResult) -> 
     along = norm(n) > rounding * norm(r)
     if not found.converged or not bool(along.any()):
         return True
-    n = torch.where(along, n * ratio(norm(w), norm(n)), 0.0)
-    any_other = r * ratio(norm(w), norm(r))
+    # Elements of a batch without such an n stay out: one of them may have a much larger gradient.
+    parts = n * ratio(norm(w), norm(n)), w, r * ratio(norm(w), norm(r))
     try:
-        seen = _seen_by_parameters(linearisation, n, w, any_other)
+        seen = _seen_by_parameters(linearisation, *(torch.where(along, v, 0.0) for v in parts))
     except RuntimeError:  # what lies in front may not let itself be asked, as some checkpoints
         return True
+    sizes = zip(*([_sizes(linearisation, t) for t in tensors] for tensors in seen), strict=True)
     return any(
         # A gradient of 0 is one up to the rounding of what cancels in it.
-        bool(tree.norm(open_part) > SEEN * tree.norm(gradient) + rounding * tree.norm(other))
-        for open_part, gradient, other in zip(*seen, strict=True)
+        bool((open_part > SEEN * gradient + rounding * any_other).any())
+        for open_part, gradient, any_other in sizes
+    )
+
+
+def _sizes(linearisation: Linearisation, gradient: Tensor) -> Tensor:
+    """The norm of a parameter's gradient, for each element where it has the axes of the batch."""
+    batch = linearisation.rows.batch
+    axes = tree.leaves(linearisation.state)[0].shape[:batch]
+    own = linearisation.rows.count and gradient.shape[:batch] == axes
+    return torch.linalg.vector_norm(
+        gradient.reshape(*linearisation.rows.count if own else (), -1), dim=-1
     )
 
 

@@ -35,6 +35,9 @@ def batch_law(
             f"{elements.why}: if the first axis is a batch, its elements see each other; "
             "say batch=True or batch=False (--batch or --no-batch)",
         )
+    lost = _lost_axes(subject, elements)
+    if lost:
+        return wrong(law, lost)
     worst, tried = 0.0, 0
     for words, values in _batches(subject, elements):
         if subject.attempt(values) is None:
@@ -52,6 +55,19 @@ def batch_law(
             return wrong(law, found)
         worst = max(worst, found)
     return sound(law, f"{tried} batches of {elements.size}, at most {worst:.1e} apart", worst)
+
+
+def _lost_axes(subject: Subject, elements: Elements) -> str:
+    """What a batch of one loses, as where its axis is squeezed away; nothing if it keeps all."""
+    alone, here = (
+        subject.outputs(elements.one(subject.values, 0)),
+        subject.outputs(subject.values),
+    )
+    for a, o in zip(alone, here, strict=True):
+        if a.shape != o[:1].shape:
+            shapes = f"{tuple(a.shape)}, not {tuple(o[:1].shape)}"
+            return f"a batch of one comes out with the shape {shapes}: its axis is lost"
+    return ""
 
 
 def _batches(subject: Subject, elements: Elements) -> Any:
@@ -100,9 +116,12 @@ def _against_singles(
                 else:
                     shared[n] += g.double()
                     bounds[n] += float(g.norm())
+        # A parameter without effect has a gradient of rounding, by the size of the others.
+        largest = max(float(g.norm()) for g in whole)
+        floor = float(torch.finfo(subject.dtype).eps) ** 0.5 * largest
         for n, i in enumerate(subject.moving):
             if i not in elements.cut and bounds[n] > 0:
-                off = apart(whole[n], shared[n], bounds[n])
+                off = apart(whole[n], shared[n], max(bounds[n], floor))
                 if off == off:
                     found.append(
                         (f"the gradient in {subject.names[i]}, summed over elements,", off, 0)

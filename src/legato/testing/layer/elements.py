@@ -91,12 +91,13 @@ def elements_of(
 def difference(
     subject: Subject, elements: Elements, values: list[Any], outputs: Sequence[Tensor]
 ) -> list[float]:
-    """How far each element alone is from the same element in the batch."""
+    """How far each element alone is from the same element in the batch, whatever its axes are."""
     found = []
     for k in range(elements.size):
         alone = subject.outputs(elements.one(values, k))
-        pairs = zip(alone, outputs, strict=True)
-        found.append(max(apart(a, o[k : k + 1], 1e-12 * float(o.norm())) for a, o in pairs))
+        pairs = [(a, o[k : k + 1], float(o.norm())) for a, o in zip(alone, outputs, strict=True)]
+        pairs = [(a.reshape_as(b) if a.numel() == b.numel() else a, b, n) for a, b, n in pairs]
+        found.append(max(apart(a, b, 1e-12 * n) for a, b, n in pairs))
     return found
 
 

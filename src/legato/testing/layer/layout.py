@@ -141,6 +141,9 @@ def _subsets(subject: Subject) -> Found:
 
 def _cotangents(subject: Subject) -> Found:
     """Expanded, as ``sum().backward()`` sends them, or strided."""
+    # The sum of normalised numbers is constant: its gradient is nothing but rounding.
+    usual = subject.slopes(subject.values, _cotangent(subject))
+    floor = float(torch.finfo(subject.dtype).eps) ** 0.5 * float(usual.norm())
     ways: dict[str, Callable[[Tensor], Tensor]] = {
         "an expanded": lambda o: torch.ones((), dtype=o.dtype, device=o.device).expand(o.shape),
         "a strided": lambda o: strided(o.detach().cos()) if o.ndim else o.detach().cos(),
@@ -161,7 +164,7 @@ def _cotangents(subject: Subject) -> Found:
                 break
             found.append(flat(filled(gradients, leaves)))
         if len(found) == 2:
-            yield f"{words} cotangent gives another gradient", apart(found[0], found[1])
+            yield f"{words} cotangent gives another gradient", apart(found[0], found[1], floor)
 
 
 def _modes(subject: Subject) -> Found:
