@@ -239,7 +239,9 @@ def saddles() -> dict[str, Energy]:
         "tv, edge weights": Energy(
             lambda n: {"b": n.normal(5).cumsum(0), "w": n.uniform(1, 5, low=0.1, high=0.5)},
             lambda t: lg.SquaredDistance(t["b"]) + lg.L1() @ lg.Differences((-1,), t["w"]),
-            {"chosen": DUAL["chosen"]}, {**signal, "batched": ("b", "w")}, iterations=250,
+            # The steps depend on the operator, and so do iterates on the way.
+            {"chosen": DUAL["chosen"]}, {**signal, "batched": ("b", "w"), "homogeneous": ()},
+            iterations=250,
         ),
         "tv, isotropic": Energy(
             lambda n: {"b": n.normal(4, 4).cumsum(0), **_weight(n)},

@@ -85,7 +85,7 @@ def _regression(n: Numbers) -> Inputs:
 
 
 def _learn(t: Inputs, **options: Any) -> tuple[Tensor, Tensor]:
-    weight = torch.full((), -2.0, dtype=t["A"].dtype, requires_grad=True)
+    weight = torch.full((), -4.0, dtype=t["A"].dtype, requires_grad=True)
     make = options.pop("make", optim.IPiano)
 
     def loss(inner: bilevel.InnerSolver) -> Tensor:

@@ -45,7 +45,7 @@ class Gradients:
         if not all(e.unique for e in self.elements):
             self._judge_undetermined()
             return
-        if self.unrolled and not all(e.claims for e in self.elements):
+        if self.unrolled and not all(e.claims and e.near for e in self.elements):
             return  # exact for the iterations made, which are not the solution yet
         names = list(self.done.gradient)
         chosen = [names, [str(self.rng.choice(names))], [str(self.rng.choice(names))]]

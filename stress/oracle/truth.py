@@ -150,6 +150,8 @@ class Element:
 
     def _agreed(self, theta: Theta, first: Answer) -> Answer:
         """One of the two solves, with different factors, that are closest to each other."""
+        if first.solved and first.gap > 1e-6 * max(self.unit**2, abs(first.value)):
+            first.solved = False  # whatever the solver says
         if not first.solved:
             return first
         found = [first]

@@ -11,7 +11,7 @@ from oracle.attempt import Attempt
 from oracle.cones import Array
 from oracle.recipes import Recipe
 from oracle.truth import Answer, Element, values_of
-from oracle.verdict import FAR, NOT_UNIQUE, WELL_POSED, Verdict
+from oracle.verdict import FAR, NOT_UNIQUE, RIGHT, WELL_POSED, Verdict
 
 
 class Judged:
@@ -27,7 +27,7 @@ class Judged:
         batched = recipe["sizes"] is not None
         self.x = np.concatenate([(x[number] if batched else x).ravel() for x in done.x])
         self.unique = self.many = self.well_posed = False
-        self.distance = math.nan
+        self.distance, self.near = math.nan, False
         converged = done.solution.converged
         if converged is None:  # a mean stands still long before it has arrived
             averaged = bool((recipe["algorithm"] or {}).get("average"))
@@ -37,6 +37,14 @@ class Judged:
             flags = torch.as_tensor(converged)
             own = flags.ndim > 0 and flags.numel() == len(recipe["sizes"] or [])
             self.claims = bool(flags.flatten()[number] if own else flags.all())
+
+    def _start(self) -> float:
+        """The size of a start that was given: residuals are relative to it where it is larger."""
+        given = (self.recipe.get("start") or {}).get("value")
+        if given is None or isinstance(given, dict):
+            return 0.0
+        start = np.asarray(given, float)
+        return float(np.linalg.norm(start[self.number] if self.recipe["sizes"] else start))
 
     def judge_value(self, verdict: Verdict) -> None:
         if self.base.infeasible or not self.base.solved:
@@ -56,8 +64,10 @@ class Judged:
             self.many = 3 * self.stiffness < closer < np.inf
         # A minimiser of 0 is met to the digits that its neighbours, the data and duals, leave.
         least = 1e-3 if self.recipe["dtype"] == "float64" else 1e-2
-        scale = max(float(np.linalg.norm(self.base.x)), least * self.truth.size)
+        scale = max(float(np.linalg.norm(self.base.x)), least * self.truth.size, self._start())
         self.distance = float(np.linalg.norm(self.x - self.base.x)) / scale
+        own = max(float(np.linalg.norm(self.base.x)), least * self.truth.size)
+        self.near = self.distance * scale < RIGHT * own
         known = self.base.error / scale
         if not np.isfinite(self.x).all():
             if not self.done.told:

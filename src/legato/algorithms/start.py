@@ -33,6 +33,10 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
     for tensor in tree.leaves(x0):
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             raise InputError(f"x0 must be floating-point tensors, not {_kind(tensor)}.")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"x0 is {tensor.dtype}, but solvers compute in float32 or float64. Call .float()."
+            )
         if tensor.numel() == 0:
             raise InputError(f"x0 is empty (shape {tuple(tensor.shape)}): nothing to solve for.")
     x0 = fitted(x0, shape, "x0")

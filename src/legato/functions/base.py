@@ -85,8 +85,14 @@ class Function(Holder):
         return None
 
     def weight_shape(self) -> torch.Size:
-        """What x broadcasts with at least: weights for a batch make one of x."""
-        return torch.Size()
+        """What x broadcasts with at least: weights for a batch make one of x.
+
+        Known where every number belongs to an entry of x.
+        """
+        if self.coupled != 0:
+            return torch.Size()
+        own = [t.shape for t in vars(self).values() if isinstance(t, Tensor)]
+        return torch.broadcast_shapes(*own)
 
     def bounds(self) -> tuple[Any, Any]:
         """Numbers or tensors lo, hi with lo ≤ x ≤ hi on the domain of f."""

@@ -59,8 +59,8 @@ class LogBarrier(Function):
 
 def _inverse(slack: Tensor) -> Tensor:
     """1/slack, 0 at an infinite end in all its derivatives as well, where 1/∞ has NaN."""
-    finite = torch.isfinite(slack)
-    return torch.where(finite, 1 / torch.where(finite, slack, 1.0), 0.0)
+    infinite = torch.isinf(slack)
+    return torch.where(infinite, 0.0, 1 / torch.where(infinite, 1.0, slack))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -18,6 +18,8 @@ FAR = 3e-3
 """Estimated relative distance from the solution above which kinks may lie in between: a gradient
 on the wrong side of one is wrong by any amount."""
 
+NOTHING = 0.1
+"""A last change of more than this, relative to x itself, is that of a solution which is zero."""
 _STEPS = 8
 """Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
 _SLOWEST = 1 - 1e-6
@@ -42,13 +44,21 @@ def warn_if_far(
     seen = norm(xi).reshape(-1)
     grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
     factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
-    changes = last_change.reshape(-1) if last_change.numel() == len(seen) else last_change.amax()
-    changes = torch.where(seen > 0, changes.to(factor), 0.0)
+    changes = _for_rows(last_change, seen)
+    # The start may have been far larger than the solution, and the last change relative to it.
+    present = _for_rows(
+        linearisation.algorithm.residual(
+            linearisation.state, tree.detach(linearisation.after), linearisation.rows.batch
+        ),
+        seen,
+    )
+    shrunk = (changes < present) & (present < 1e5 * changes) & (present < NOTHING)
+    changes = torch.where(shrunk, present, changes)
+    changes = torch.where(seen > 0, changes, 0.0)
     rounding = 10 * torch.finfo(factor.dtype).eps
     if bool((changes > max(rounding, (1 - _SLOWEST) * FAR)).any()):
-        rates = rate_of_steps(linearisation)
-        rates = rates.reshape(-1) if rates.numel() == len(seen) else rates.amax()
-        factor = torch.maximum(factor, 1 / (1 - rates.to(factor).clamp(max=_SLOWEST)))
+        rates = _for_rows(rate_of_steps(linearisation), seen)
+        factor = torch.maximum(factor, 1 / (1 - rates.clamp(max=_SLOWEST)))
     distances = changes * factor
     distance = as_number(distances.amax())
     if distance > FAR:
@@ -62,6 +72,12 @@ def warn_if_far(
             stacklevel=2,
         )
     return distance > FAR
+
+
+def _for_rows(values: Tensor, seen: Tensor) -> Tensor:
+    """One number for each row, or the largest for all."""
+    known = values.reshape(-1) if values.numel() == len(seen) else values.amax()
+    return known.to(seen)
 
 
 @torch.no_grad()

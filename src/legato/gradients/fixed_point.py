@@ -280,8 +280,7 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
         radius = spectral_radius(linearisation.transposed, result.solution)
         result.spectral_radius = radius
     if radius is not None and not radius <= limit:
-        about_one = result.converged and radius < 2 - limit
-        if about_one and not leaves_gradient_open(linearisation, result):
+        if result.converged and not leaves_gradient_open(linearisation, result):
             result.spectral_radius = None  # that of what the gradient sees is not known
             return
         warnings.warn(

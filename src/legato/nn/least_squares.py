@@ -13,6 +13,7 @@ from legato._support.checks import (
     RANGE,
     as_number,
     cheap_to_read,
+    hidden_values_in_words,
     require_range,
     require_sound_data,
 )
@@ -98,7 +99,8 @@ class _ConstrainedLeastSquares(SolverLayer):
         self._require_operator(operator, data)
         problem = Composite(LeastSquares(operator, data), self.constraint)
         if self.geometry.modulus(self.constraint.bounds()) is None:
-            algorithm, start = self._by_backtracking(problem)
+            with hidden_values_in_words(f"The line search of {type(self).__name__}"):
+                algorithm, start = self._by_backtracking(problem)
             x0 = start if x0 is None else x0
         else:
             algorithm = self._with_constant_step(operator)
@@ -131,7 +133,8 @@ class _ConstrainedLeastSquares(SolverLayer):
         first = largest_over(reach, seen) / _or_one(top)
         energy = _or_one(f.values(shape, problem.batch(shape)))  # ½‖b‖²
         rule = Backtracking(expand_over(first, seen), unit=expand_over(energy, seen))
-        return ForwardBackward(rule, self.geometry), start
+        # Without the tangents of forward mode, too, which no_grad() leaves.
+        return ForwardBackward(rule, self.geometry), start.detach()
 
     def _require_operator(self, operator: Operator, data: Tensor) -> None:
         if not isinstance(operator, Convolution):
