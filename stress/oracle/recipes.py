@@ -221,7 +221,7 @@ class Maker:
             return spec["number"]
         smooth = problem.smooth if isinstance(problem, lg.Composite) else lg.split(problem).smooth
         L = smooth.lipschitz()
-        step = spec["fraction"] / float(torch.as_tensor(L).detach().amax())
+        step = spec["fraction"] / (float(torch.as_tensor(L).detach().amax()) or 1.0)
         if "vector" in spec:
             return step * torch.tensor(spec["vector"], dtype=self.dtype)
         return step

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+import legato
 from legato._support.checks import largest_entry, require_finite, require_range
 from legato.errors import InputError
 
@@ -37,3 +40,17 @@ def test_the_range_of_magnitudes(dtype, low, high):
     for size in (low / 2, 2 * high):
         with pytest.raises(InputError, match=r"t has a largest entry of .*Scale the data"):
             require_range(size * t, "t")
+
+
+def test_random_numbers_are_drawn_where_their_generator_lives():
+    """A default device moves what names none; a generator stays on the CPU."""
+    missing = []
+    for path in sorted(Path(legato.__file__).parent.rglob("*.py")):
+        if "studies" in path.parts or "testing" in path.parts:
+            continue  # run on the CPU, whatever the default is
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                named = {keyword.arg for keyword in node.keywords}
+                if "generator" in named and "device" not in named:
+                    missing.append(f"{path.name}:{node.lineno}")
+    assert missing == []

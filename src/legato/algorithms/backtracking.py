@@ -158,13 +158,21 @@ class Backtracking:
                 turn = tree_map(torch.sub, f.grad(trial), gradient)
                 room = tree.inner(tree_map(torch.sub, moved, y), unit, batch) / step
                 room = torch.minimum(room, 2 * visible / size)
+                # No step is shortened by what rounding of f, seen through its slope, may be.
+                blur = 8 * torch.finfo(value.dtype).eps * value.abs()
+                blur = blur / torch.maximum(size, _largest(x, batch))
+                # While x moves, by no more than keeps α < 2/L.
+                blur = torch.where(_rests(change, x, batch), blur, torch.minimum(blur, 0.9 * room))
+                room = room + torch.where(step <= last.reshape(step.shape), blur, 0.0)
                 excess = torch.where(readable, excess, tree.inner(turn, unit, batch))
                 allowed = torch.where(readable, allowed, room)
             found = found | ((excess <= allowed) & (allowed < torch.inf))
             found = found | _is_rounding(change, x, batch)  # it says nothing about the step
             if bool(found.all()):
                 return alpha
-            alpha = torch.where(found.reshape(alpha.shape), alpha, alpha * self.shrink)
+            shorter = alpha * self.shrink
+            shorter = torch.where(alpha > last, torch.maximum(last, shorter), shorter)
+            alpha = torch.where(found.reshape(alpha.shape), alpha, shorter)
         raise StepError(
             f"Backtracking found no step in {self.most} trials (last tried "
             f"{as_number(alpha.amin()):g}): the smooth term is NaN or infinite around the current "

@@ -71,7 +71,10 @@ def _drawn(shapes: list[str], dtype: str, seed: int) -> tuple[torch.Tensor, ...]
     sizes = [() if text in ("", "()") else whole_numbers("--shape", text) for text in shapes]
     if any(n < 1 for size in sizes for n in size):
         raise InputError("--shape is a list of sizes such as 4,10, each at least 1.")
-    return tuple(torch.randn(s, generator=generator, dtype=torch.float64).to(kind) for s in sizes)
+    return tuple(
+        torch.randn(s, generator=generator, dtype=torch.float64, device="cpu").to(kind)
+        for s in sizes
+    )
 
 
 def show(report: LayerReport) -> None:

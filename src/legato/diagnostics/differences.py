@@ -166,7 +166,7 @@ def _size(p: Tensor) -> float:
 
 
 def _direction(p: Tensor, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+    noise = torch.randn(p.shape, generator=generator, dtype=torch.float64, device="cpu")
     return noise.to(p.detach()) * _size(p)
 
 

@@ -152,7 +152,10 @@ def _only_shifts(prox: _Prox) -> bool:
     core = prox.term.prox_parts(prox.geometry).core
     here, dims = prox.argument, core.prox_couples()
     far = 100 * (1 + here.abs())
-    far = far * (1 + torch.rand(here.shape, generator=torch.Generator().manual_seed(4)).to(here))
+    far = far * (
+        1
+        + torch.rand(here.shape, generator=torch.Generator().manual_seed(4), device="cpu").to(here)
+    )
     for move in (far, -far):
         change = mirror_prox(core, prox.geometry, here + move, prox.step)
         change = change - mirror_prox(core, prox.geometry, here, prox.step) - move

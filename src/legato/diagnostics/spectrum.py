@@ -126,7 +126,9 @@ class _System:
         generator = torch.Generator().manual_seed(3)
         idle = self.xi == 0
         for _ in range(2):
-            w = torch.randn(idle.shape, generator=generator, dtype=torch.float64).to(self.xi)
+            w = torch.randn(idle.shape, generator=generator, dtype=torch.float64, device="cpu").to(
+                self.xi
+            )
             idle &= self.linearisation.transposed(w) == w
         return idle
 
@@ -186,7 +188,7 @@ def _probed(system: _System) -> Adjoint:
     generator = torch.Generator().manual_seed(2)
     amplification = influence = 0.0
     for _ in range(PROBES):
-        u = torch.randn(n, generator=generator, dtype=torch.float64).to(xi)
+        u = torch.randn(n, generator=generator, dtype=torch.float64, device="cpu").to(xi)
         found = solver.solve(system.product, u / torch.linalg.vector_norm(u))
         if not found.converged:
             return Adjoint(radius, False, xi, system.idle)

@@ -92,7 +92,9 @@ def _other_start(setting: Setting, path: Path, idle: Tensor | None) -> Any:
         if not t.is_floating_point():
             return t
         size = max(1.0, float(t.square().mean().sqrt()))
-        return t + size * torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+        return t + size * torch.randn(
+            t.shape, generator=generator, dtype=torch.float64, device="cpu"
+        ).to(t)
 
     _, variables = setting.algorithm.fixed_point_map(path.start)
     other = tree.tree_map(moved, variables)

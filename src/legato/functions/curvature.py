@@ -85,7 +85,7 @@ def _require_separate(pull: Callable[[Tensor], Tensor], x: Tensor, name: str) ->
     """
     batch = x.shape[:-1]
     generator = torch.Generator().manual_seed(0)
-    probe = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
+    probe = torch.randn(x.shape, generator=generator, dtype=torch.float64, device="cpu").to(x)
     number = torch.arange(batch.numel(), device=x.device).reshape(*batch, 1)
     for bit in range((batch.numel() - 1).bit_length()):
         away = (number >> bit) & 1 == 0

@@ -18,8 +18,6 @@ FAR = 3e-3
 """Estimated relative distance from the solution above which kinks may lie in between: a gradient
 on the wrong side of one is wrong by any amount."""
 
-NOTHING = 0.1
-"""A last change of more than this, relative to x itself, is that of a solution which is zero."""
 _STEPS = 8
 """Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
 _SLOWEST = 1 - 1e-6
@@ -52,13 +50,13 @@ def warn_if_far(
         ),
         seen,
     )
-    shrunk = (changes < present) & (present < 1e5 * changes) & (present < NOTHING)
+    shrunk = (changes < present) & (present < 1e5 * changes)
     changes = torch.where(shrunk, present, changes)
     changes = torch.where(seen > 0, changes, 0.0)
-    rounding = 10 * torch.finfo(factor.dtype).eps
-    if bool((changes > max(rounding, (1 - _SLOWEST) * FAR)).any()):
-        rates = _for_rows(rate_of_steps(linearisation), seen)
-        factor = torch.maximum(factor, 1 / (1 - rates.clamp(max=_SLOWEST)))
+    visible = changes > max(10 * torch.finfo(factor.dtype).eps, (1 - _SLOWEST) * FAR)
+    if bool(visible.any()):
+        rates = _for_rows(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
+        factor = torch.where(visible, torch.maximum(factor, 1 / (1 - rates)), factor)
     distances = changes * factor
     distance = as_number(distances.amax())
     if distance > FAR:
