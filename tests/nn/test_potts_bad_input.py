@@ -67,15 +67,6 @@ def test_full_precision_only(dtype: torch.dtype) -> None:
         Potts(3)(COST.to(dtype))
 
 
-def test_a_network_under_autocast_is_told_to_convert() -> None:
-    network = torch.nn.Conv2d(3, 3, 1)
-    with (
-        torch.autocast("cpu", dtype=torch.bfloat16),
-        raises(errors.InputError, "bfloat16", r"\.float\(\)"),
-    ):
-        Potts(3)(network(COST.float()))
-
-
 def test_meta_tensors_hold_nothing() -> None:
     with raises(errors.InputError, "meta"):
         Potts(3)(COST.to("meta"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from legato._support.files import replacing
+from legato._support.telling import tell
 from legato.errors import CheckpointError, CheckpointWarning, InputError
 
 _FORMAT = 2
@@ -61,11 +61,10 @@ class Checkpoint:
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 file.write(buffer.getbuffer())
         except OSError as error:
-            warnings.warn(
+            tell(
                 f"The checkpoint {path} could not be written ({error}). The fit goes on, and the "
                 "last good checkpoint, if there was one, is untouched.",
                 CheckpointWarning,
-                stacklevel=3,
             )
 
     def load(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from legato._support import tree
+from legato._support.telling import tell
 from legato.bilevel.arguments import Maker, Parameters, build_optimizer, named_parameters
 from legato.bilevel.checkpoint import Checkpoint, set_random_state
 from legato.bilevel.evaluator import Evaluator, Loss
@@ -145,10 +145,9 @@ class _Loop:
         failures = list(history.failures)
         if flags.get("failed"):
             failures += [(len(history), text) for text in self.evaluate.trouble]
-            warnings.warn(
+            tell(
                 f"The fit ended after {len(history)} of {steps} steps: {reason}",
                 FailedStepWarning,
-                stacklevel=3,
             )
         return Fit(
             history,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class Backward:
     """What happened in the backward pass; empty until ``.backward()`` has run.
 
     ``residual`` is ‖ξ − (I − A_x)ᵀv‖/‖ξ‖ for the fixed-point family, and the share of the cotangent
-    that truncation dropped for ``Unroll``.
+    that truncation dropped for ``Unroll``. ``warnings`` is all that was said, printed or not.
     Reference: errata of Ochs et al. (2016): a certificate ‖v − v*‖ ≤ ‖r‖/(1 − ρ).
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
@@ -42,6 +42,7 @@ class Backward:
     iterations: int | None = None
     spectral_radius: float | None = None
     converged: bool | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def bound(self) -> float | None:

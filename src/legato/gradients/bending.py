@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number
+from legato._support.telling import tell
 from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
 from legato.gradients.linear import LinearResult
@@ -69,11 +69,10 @@ def warn_if_bent(
     off = as_number(ratio(norm(error), norm(there)).amax())
     if off > BENT:
         rate = "" if radius is None else f" at a rate of about {radius:.6g}"
-        warnings.warn(
+        tell(
             f"The derivative of the step still changes from one iterate to the next,{rate}: the "
             f"gradient is about {off:.0%} away from that of the solution, although the last change "
             f"was only {as_number(changes.amax()):.1e}. Give Stop more iterations, or use "
             "Unroll(), which is exact for those that were taken.",
             NotConvergedWarning,
-            stacklevel=2,
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number
+from legato._support.telling import tell
 from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
 from legato.gradients.linear import LinearResult
@@ -61,13 +60,12 @@ def warn_if_far(
     distance = as_number(distances.amax())
     if distance > FAR:
         worst = factor[distances.argmax()]
-        warnings.warn(
+        tell(
             f"The last change was {distance / as_number(worst):.2e}, but at a rate of about "
             f"{1 - 1 / as_number(worst):.6g} the solution is still about {distance:.1e} away "
             "(relative), so the gradient is not that of the solution. Give Stop more iterations, "
             "or use Unroll().",
             NotConvergedWarning,
-            stacklevel=2,
         )
     return distance > FAR
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from legato._support import tree
 from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.compiling import never_compiled
 from legato._support.precision import full_precision
+from legato._support.telling import listening, tell
 from legato.errors import (
     GradientError,
     InexactGradientWarning,
@@ -101,10 +101,11 @@ class FixedPointGradient(GradientStrategy):
             # The system is linear: solved for cotangents of size 1, no norm under- or overflows.
             unit = _power_of_two(torch.where(lost, 0.0, xi))
             sound = torch.where(lost, 0.0, xi / unit)
-            result = self.adjoint(linearisation, sound)
-            self.conclude(result, linearisation)
-            if not warn_if_far(linearisation, last_change, result, sound):
-                warn_if_bent(self.adjoint, linearisation, last_change, result, sound)
+            with listening() as report.warnings:
+                result = self.adjoint(linearisation, sound)
+                self.conclude(result, linearisation)
+                if not warn_if_far(linearisation, last_change, result, sound):
+                    warn_if_bent(self.adjoint, linearisation, last_change, result, sound)
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))
@@ -202,12 +203,11 @@ class OneStep(FixedPointGradient):
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         if not result.converged:
-            warnings.warn(
+            tell(
                 f"OneStep leaves out a part of relative size {result.residual:.2g} of the "
                 "cotangent: the iteration contracts too slowly for a one-step gradient. Use "
                 "FixedPoint(terms), Implicit() or Unroll().",
                 InexactGradientWarning,
-                stacklevel=2,
             )
 
 
@@ -283,7 +283,7 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
         if result.converged and not leaves_gradient_open(linearisation, result):
             result.spectral_radius = None  # that of what the gradient sees is not known
             return
-        warnings.warn(
+        tell(
             f"The iteration does not contract at its solution: the spectral radius of A_x is about "
             f"{radius:.6g}. The solution is not unique, not isolated, or not attracting (without "
             "strict complementarity it tends to 1), so its derivative is not defined by the "
@@ -291,17 +291,15 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
             "SquaredNorm or NegativeEntropy. Relative residual of the backward solve: "
             f"{result.residual:.2e}.",
             NonContractiveWarning,
-            stacklevel=3,
         )
     elif not result.converged:
         wanted = f" > {result.tol:.0e}" if result.tol else ""
         known = "" if radius is None else f" The spectral radius of A_x is about {radius:.6g}."
-        warnings.warn(
+        tell(
             f"The backward solve stopped after {result.iterations} products with relative residual "
             f"{result.residual:.2e}{wanted}: the gradient is approximate.{known} Allow more "
             "iterations or terms, loosen tol, or use Implicit(GMRES()) or Unroll().",
             InexactGradientWarning,
-            stacklevel=3,
         )
 
 
@@ -331,12 +329,11 @@ def _require_same_map(linearisation: Linearisation, then: tuple[Tensor, ...]) ->
 
 def _warn_of_the_loss(largest: float) -> None:
     """What came from the loss is no gradient; it goes on as it is, for a scaler to notice."""
-    warnings.warn(
+    tell(
         f"The gradient of the loss with respect to the solution holds {largest}: nothing can be "
         "differentiated further. Look for a division by zero, a logarithm of zero or an overflow "
         "between the solution and the loss.",
         NonFiniteGradientWarning,
-        stacklevel=2,
     )
 
 
@@ -346,11 +343,10 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
     residual = as_number(done.residual.amax())
     allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
     if residual > allowed:
-        warnings.warn(
+        tell(
             f"The solve ended after {done.iterations} iterations with residual {residual:.2e} > "
             f"{allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
             "one is off by an unknown amount. Give Stop more iterations or a looser tol, or use "
             "Unroll(), which is exact for any number of iterations.",
             NotConvergedWarning,
-            stacklevel=5,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from legato._support import tree
 from legato._support.checks import inside_functional_transform
 from legato._support.compiling import never_compiled
 from legato._support.graph import leaves_behind
+from legato._support.telling import tell
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.errors import GradientError, InexactGradientWarning, InputError
@@ -123,12 +123,11 @@ class _Carrier(Algorithm[Any, Any]):
         others = {id(t): t for t in [*linear.other_leaves(), *self.unlisted]}
         if others:
             shapes = ", ".join(str(tuple(t.shape)) for t in others.values())
-            warnings.warn(
+            tell(
                 f"The problem or its start depends on tensors that require a gradient but were not "
                 f"given to Forward (shapes {shapes}): they will get none. List them, or use "
                 "Unroll().",
                 InexactGradientWarning,
-                stacklevel=8,
             )
 
     def solution(self, state: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from legato._support import tree
 from legato._support.checks import as_number, require_iterations
 from legato._support.precision import full_precision
+from legato._support.telling import tell
 from legato.algorithms import Algorithm
 from legato.errors import InputError, NotConvergedWarning
 from legato.gradients import GradientStrategy, Unroll
@@ -69,11 +69,10 @@ class SolverLayer(nn.Module):
         missed = done.converged is not None and not bool(torch.as_tensor(done.converged).all())
         if missed and not warned:
             residual = as_number(done.residual.amax())
-            warnings.warn(
+            tell(
                 f"{type(self).__name__} stopped after {done.iterations} iterations with residual "
                 f"{residual:.2e} > {self.stop.tol:.0e}: what it returns is the "
                 "last iterate, not the solution. Allow more iterations or a looser tol.",
                 NotConvergedWarning,
-                stacklevel=3,
             )
         return done

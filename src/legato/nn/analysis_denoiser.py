@@ -24,7 +24,7 @@ from legato._support.checks import (
 from legato._support.files import replacing
 from legato._support.lazy import lazy
 from legato._support.memory import Memory, recall
-from legato._support.precision import full_precision
+from legato._support.precision import full_precision, out_of_autocast
 from legato._support.tree import inner
 from legato.algorithms import PrimalDual
 from legato.errors import CheckpointError, InputError
@@ -184,6 +184,7 @@ class AnalysisDenoiser(SolverLayer):
         self, image: Tensor, sigma: Tensor | float | None = None, x0: Any = None
     ) -> AnalysisDenoiserOutput:
         """The full record; ``x0`` is a first image (default: y), or an earlier solution's state."""
+        image, sigma = out_of_autocast(image), out_of_autocast(sigma)
         with full_precision():
             self._require_image(image)
             w = self._weights_for(image, sigma)

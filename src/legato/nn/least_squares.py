@@ -19,6 +19,7 @@ from legato._support.checks import (
 )
 from legato._support.holding import held_tensors
 from legato._support.lazy import lazy
+from legato._support.precision import out_of_autocast
 from legato._support.tree import expand_over, largest_over
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError
@@ -83,8 +84,9 @@ class _ConstrainedLeastSquares(SolverLayer):
         self, operator: Operator | Tensor, data: Tensor, x0: Any = None
     ) -> LeastSquaresOutput:
         """The full record; ``x0`` is a first point (…, n), or an earlier solution's state."""
+        data = out_of_autocast(data)
         if isinstance(operator, Tensor):
-            operator = Dense(operator)
+            operator = Dense(out_of_autocast(operator))
         if not isinstance(operator, Operator):
             raise InputError(
                 f"operator must be a matrix or a legato operator, not {type(operator).__name__}."

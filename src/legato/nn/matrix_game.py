@@ -11,6 +11,7 @@ from torch import Tensor
 
 from legato._support.checks import describe, require_range
 from legato._support.lazy import lazy
+from legato._support.precision import out_of_autocast
 from legato.algorithms import PrimalDual
 from legato.errors import InputError
 from legato.functions import Function, NegativeEntropy, Simplex
@@ -116,6 +117,7 @@ class MatrixGame(SolverLayer):
 
         The default is the uniform strategy.
         """
+        payoffs = out_of_autocast(payoffs)
         if not isinstance(payoffs, Tensor) or payoffs.ndim < 2 or payoffs.numel() == 0:
             raise InputError(
                 f"payoffs must be a matrix (…, m, n) with entries, not {describe(payoffs)}."

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from legato._support.precision import out_of_autocast
 from legato.errors import InputError
 from legato.gradients import GradientStrategy
 from legato.nn.neighbourhood import offsets
@@ -198,7 +199,7 @@ class LearnedEdges(nn.Module):
 
     def forward(self, image: Tensor, features: Sequence[Tensor]) -> Tensor:
         """Weights (B, classes, E, H, W) of an image and a network's feature maps."""
-        raw = _full_precision(self.head(self.fine(image, features)))
+        raw = out_of_autocast(self.head(self.fine(image, features)))
         return torch.sigmoid(raw).unflatten(1, (self.classes, self.directions))
 
 
@@ -228,7 +229,7 @@ class Scale(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Costs −s · logits, of the same shape."""
-        return -self.scale * logits
+        return -self.scale * out_of_autocast(logits)
 
 
 class GlobalLayer(nn.Module):
@@ -312,7 +313,7 @@ class GlobalLayer(nn.Module):
         weights = self.weights(image, features)
         if inside is not None:
             weights = weights * self._crossings(inside)
-        return self.potts(self.scale(_full_precision(logits)), weights)
+        return self.potts(self.scale(logits), weights)
 
     def _crossings(self, inside: Tensor) -> Tensor:
         """Whether each difference stays within the image: (B, 1, E, H, W)."""
@@ -349,8 +350,3 @@ class SoftmaxLoss(nn.NLLLoss):
 
 def _inverse_softplus(value: float) -> float:
     return value + math.log(-math.expm1(-value))
-
-
-def _full_precision(x: Tensor) -> Tensor:
-    """Under autocast convolutions end in half precision, in which no solver computes."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

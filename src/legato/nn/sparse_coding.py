@@ -19,6 +19,7 @@ from legato._support.checks import (
     require_whole,
 )
 from legato._support.lazy import lazy
+from legato._support.precision import out_of_autocast
 from legato.algorithms import ForwardBackward, Nesterov
 from legato.errors import InputError
 from legato.functions import L1, AsymmetricL1, LeastSquares
@@ -155,6 +156,7 @@ class SparseCoding(SolverLayer):
 
     def solve(self, signals: Tensor, x0: Any = None) -> SparseCodingOutput:
         """The full record; ``x0`` are first codes (…, atoms), or an earlier solution's state."""
+        signals = out_of_autocast(signals)
         features = self.directions.shape[0]
         if not isinstance(signals, Tensor) or signals.shape[-1:] != (features,):
             raise InputError(f"signals must have shape (…, {features}), not {describe(signals)}.")

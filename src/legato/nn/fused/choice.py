@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from legato._support.telling import tell
 from legato.errors import InputError, LegatoWarning
 
 KERNELS = ("triton", "numba", "reference")
@@ -102,4 +102,4 @@ def say_once(message: str) -> None:
     """Warn, but not at every call of a training."""
     if message not in _said:
         _said.add(message)
-        warnings.warn(message, LegatoWarning, stacklevel=2)
+        tell(message, LegatoWarning)

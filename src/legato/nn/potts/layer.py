@@ -22,7 +22,7 @@ from legato._support.checks import (
 )
 from legato._support.compiling import constant_when_compiled
 from legato._support.lazy import lazy
-from legato._support.precision import full_precision
+from legato._support.precision import full_precision, out_of_autocast
 from legato.errors import GradientError, InputError, StepError
 from legato.gradients import GradientStrategy, Unroll
 from legato.nn.fused.choice import KernelRegistry, require_known
@@ -266,6 +266,7 @@ class Potts(nn.Module):
         Returns:
             PottsOutput: x (u), y (p), log_probabilities, state, gap, energy, problem, kernel.
         """
+        cost, weights = out_of_autocast(cost), out_of_autocast(weights)
         with full_precision():
             _require_cost(cost, self.neighbours)
             directions = offsets(cost.ndim - 2, self.neighbours)

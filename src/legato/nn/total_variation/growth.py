@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from legato._support.checks import is_concrete, wide_norm
+from legato._support.telling import tell
 from legato.errors import InexactGradientWarning
 
 TRUSTED_ITERATIONS = 200
@@ -35,13 +35,12 @@ def warn_if_grown(bars: Sequence[Tensor | None], to_image: Tensor, iterations: i
         return
     factor = float((grown / arrived)[wrong].max())
     times = f"{factor:.3g} times" if math.isfinite(factor) else "not finite, and not at most"
-    warnings.warn(
+    tell(
         f"The gradient through {iterations} iterations of TotalVariation is not that of its "
         f"solution: |dL/dimage| is {times} |dL/du|, where the solution has at most 1 times. After "
         "many accelerated iterations rounding in the constraint |p| ≤ λ is amplified. Use "
         "gradient=Implicit(CG()), or fewer iterations.",
         InexactGradientWarning,
-        stacklevel=2,
     )
 
 

@@ -18,7 +18,7 @@ from legato._support.checks import (
 )
 from legato._support.compiling import constant_when_compiled
 from legato._support.lazy import lazy
-from legato._support.precision import full_precision
+from legato._support.precision import full_precision, out_of_autocast
 from legato.errors import InputError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
@@ -175,6 +175,7 @@ class TotalVariation(nn.Module):
         Returns:
             TotalVariationOutput: x (u), y (p), gap, energy, problem, kernel.
         """
+        image, weight = out_of_autocast(image), out_of_autocast(weight)
         with full_precision():
             require_image(image)
             require_range(image, "image")
