@@ -51,8 +51,9 @@ class Queue:
     """Chunks that are left, given out so that every kind gets its share of the time."""
 
     def __init__(
-        self, chosen: dict[str, Kind], limits: dict[str, int], out: Path, states: list[str]
-    ) -> None:
+        self, chosen: dict[str, Kind], limits: dict[str, int], out: Path, states: list[str],
+        first: int = 0,
+    ) -> None:  # fmt: skip
         self.lock = threading.Lock()
         self.kinds = chosen
         self.spent = dict.fromkeys(chosen, 0.0)
@@ -62,7 +63,7 @@ class Queue:
             (folder / "running").mkdir(parents=True, exist_ok=True)
             set_apart(folder, states)
             done = {one["number"] for one in read(folder, states)}
-            self.left[name] = [n for n in range(limits[name]) if n not in done]
+            self.left[name] = [n for n in range(first, limits[name]) if n not in done]
 
     def take(self) -> tuple[str, list[int]] | None:
         with self.lock:
@@ -156,6 +157,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path, default=Path("out/stress"), help="folder; OUT.json too")
+    parser.add_argument("--first", type=int, default=0, help="the chunk to begin with")
     parser.add_argument("--also", action="append", default=[], help="an earlier state that counts")
     options = parser.parse_args()
     chosen = {name: kind for name, kind in KINDS.items() if options.only in name}
@@ -167,7 +169,8 @@ def main() -> int:
         print(f"Not there, left out: {', '.join(absent)}")
     state = state_of_the_source()
     states = [state, *options.also]
-    queue = Queue(chosen, limits_of(chosen, options.problems), options.out, states)
+    limits = limits_of(chosen, options.problems)
+    queue = Queue(chosen, limits, options.out, states, options.first)
     left = {name: len(numbers) for name, numbers in queue.left.items()}
     print(f"Long tests, at most {options.minutes:g} minutes with {options.jobs} processes")
     print(f"Chunks left: {left}")

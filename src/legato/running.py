@@ -68,7 +68,10 @@ class Trace:
 
 @dataclass
 class Run:
-    """What a loop leaves behind; residual and converged are those of :class:`Solution`."""
+    """What a loop leaves behind; residual and converged are those of :class:`Solution`.
+
+    ``settled`` is that of :meth:`Algorithm.settled`.
+    """
 
     state: Any
     iterations: int
@@ -76,6 +79,7 @@ class Run:
     converged: Tensor | bool | None
     trace: Trace | None
     window: list[Any] | None = None
+    settled: Tensor | None = None
 
 
 def run(
@@ -117,16 +121,21 @@ def run(
             with torch.no_grad():
                 trace.record(problem.objective(algorithm.solution(detach(state))), residual)
         if tol is not None and bool((residual <= tol).all()):
-            break
+            settled = algorithm.settled(before, state, batch)
+            if settled is None or bool(settled.all()):
+                break
     residual = algorithm.residual(before, state, batch, largest)
-    return Run(state, done, residual, judge(residual, stop), trace, window)
+    settled = algorithm.settled(before, state, batch)
+    return Run(state, done, residual, judge(residual, stop, settled), trace, window, settled)
 
 
-def judge(residual: Tensor, stop: Stop) -> Tensor | bool | None:
+def judge(residual: Tensor, stop: Stop, settled: Tensor | None = None) -> Tensor | bool | None:
     """Which elements of a batch have reached the tolerance; None where none was asked for."""
     if stop.tol is None:
         return None
     converged = residual <= stop.tol
+    if settled is not None:
+        converged = converged & settled
     return converged if converged.ndim else bool(converged)
 
 

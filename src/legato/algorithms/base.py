@@ -12,6 +12,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.tree import Var, sum_beyond
 from legato.errors import DivergenceError
+from legato.geometry import Euclidean, Geometry, Product
 
 P = TypeVar("P")
 """The kind of problem that an algorithm solves."""
@@ -140,10 +141,45 @@ class Algorithm(ABC, Generic[P, S]):
             size = size if largest is None else torch.maximum(size, largest)
             return change / torch.where(size > 0, size, 1.0)
 
+    def coordinates(self, state: S) -> tuple[tuple[Geometry, Var], ...]:
+        """The mirror coordinates of a state with their geometries, where these are curved."""
+        return ()
+
+    def settled(self, before: S, after: S, batch: int = 0) -> Tensor | None:
+        r"""Whether points stand still a thousand such iterations on; None where geometry is flat.
+
+        .. math:: ∇ψ^*(y^+ + 1000\,(y^+ − y)) ≈ ∇ψ^*(y^+)
+
+        At a boundary points stand still whichever way their mirror coordinates drift: an entry that
+        came there by a start, or by momentum, may be on its way back.
+        """
+        pairs = zip(self.coordinates(before), self.coordinates(after), strict=True)
+        with torch.no_grad():
+            calm = []
+            for (geometry, y), (_, y_next) in pairs:
+                x = geometry.unmirror(y_next)
+                far = tree.tree_map(lambda a, b: b + _OUTLOOK * (b - a), y, y_next)
+                change = _norm(tree.tree_map(torch.sub, geometry.unmirror(far), x), batch)
+                calm.append(change <= _CALM * _norm(x, batch))
+        return torch.stack(calm).all(0) if calm else None
+
     def size(self, state: S, batch: int = 0) -> Tensor:
         """The norm of the points, for each element of a batch."""
         with torch.no_grad():
             return _norm(self.points(state), batch)
+
+
+def is_euclidean(geometry: Geometry) -> bool:
+    """Euclidean, or a product of such: mirror coordinates are points, each half is symmetric."""
+    if isinstance(geometry, Product):
+        return all(map(is_euclidean, geometry.blocks))
+    return isinstance(geometry, Euclidean)
+
+
+_OUTLOOK = 1000.0
+"""Iterations to look ahead."""
+_CALM = 0.01
+"""By how much points may move in that time, relative to their size."""
 
 
 def _norm(x: Var, batch: int) -> Tensor:

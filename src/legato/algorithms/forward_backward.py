@@ -16,7 +16,7 @@ from legato._support.lazy import lazy
 from legato._support.momentum import next_t
 from legato._support.tree import Var, tree_map
 from legato.algorithms.backtracking import Backtracking
-from legato.algorithms.base import Algorithm, SplitStep
+from legato.algorithms.base import Algorithm, SplitStep, is_euclidean
 from legato.algorithms.start import (
     constant_where_coupled,
     fitted,
@@ -27,7 +27,7 @@ from legato.algorithms.start import (
 )
 from legato.errors import InputError, StepError
 from legato.functions import mirror_prox
-from legato.geometry import Euclidean, Geometry, Product
+from legato.geometry import Euclidean, Geometry
 from legato.problems import Composite
 
 
@@ -212,7 +212,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def _require_stable(self, problem: Composite) -> None:
         """α < 2(1 − β)/L is known to be necessary in the Euclidean geometry only."""
-        if not _is_euclidean(self.geometry) or not is_concrete():
+        if not is_euclidean(self.geometry) or not is_concrete():
             return
         L = problem.smooth.lipschitz()
         if L is None:
@@ -278,6 +278,9 @@ class ForwardBackward(Algorithm[Composite, Any]):
             self.geometry.unmirror(state.mirror) if isinstance(state, MirrorState) else state.point
         )
 
+    def coordinates(self, state: State) -> tuple[tuple[Geometry, Var], ...]:
+        return () if is_euclidean(self.geometry) else ((self.geometry, state.mirror),)
+
     def fixed_point_map(self, state: State) -> tuple[Algorithm[Composite, Any], MirrorState]:
         if isinstance(state, MirrorState):
             return self, state
@@ -299,7 +302,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         With a step per batch element they have so too, if the batch elements do not meet.
         """
         alpha, g = self.step_size, problem.nonsmooth
-        if not _is_euclidean(self.geometry) or isinstance(alpha, Backtracking | None):
+        if not is_euclidean(self.geometry) or isinstance(alpha, Backtracking | None):
             return None
 
         def forward(state: Any) -> Any:
@@ -323,13 +326,6 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.mirror, "ForwardBackward")
-
-
-def _is_euclidean(geometry: Geometry) -> bool:
-    """Euclidean, or a product of such: mirror coordinates are points, each half is symmetric."""
-    if isinstance(geometry, Product):
-        return all(map(_is_euclidean, geometry.blocks))
-    return isinstance(geometry, Euclidean)
 
 
 def _require_composite(problem: Any) -> None:

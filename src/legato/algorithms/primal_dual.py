@@ -12,7 +12,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import as_number, is_concrete
 from legato._support.tree import Var, expand_over, tree_map
-from legato.algorithms.base import Algorithm
+from legato.algorithms.base import Algorithm, is_euclidean
 from legato.algorithms.start import (
     constant_where_coupled,
     fitted,
@@ -351,6 +351,12 @@ class PrimalDual(Algorithm[Saddle, Any]):
 
     def points(self, state: State) -> Var:
         return (self.solution(state), self.dual(state))
+
+    def coordinates(self, state: State) -> tuple[tuple[Geometry, Var], ...]:
+        if isinstance(state, AveragedState):
+            return ()
+        pairs = (self.geometry, state.primal), (self.dual_geometry, state.dual)
+        return tuple(pair for pair in pairs if not is_euclidean(pair[0]))
 
     def fixed_point_map(self, state: State) -> tuple[Algorithm[Saddle, Any], MirrorPair]:
         if isinstance(state, AveragedState):

@@ -342,6 +342,14 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
         return
     residual = as_number(done.residual.amax())
     allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
+    if residual <= allowed and done.settled is not None and not bool(done.settled.all()):
+        tell(
+            f"The solve ended after {done.iterations} iterations with residual {residual:.2e}, but "
+            "entries at the boundary are on their way back inside, where they cannot be seen yet: "
+            "its last iterate is no fixed point. Give Stop more iterations, or a start further "
+            "inside.",
+            NotConvergedWarning,
+        )
     if residual > allowed:
         tell(
             f"The solve ended after {done.iterations} iterations with residual {residual:.2e} > "
