@@ -226,18 +226,14 @@ CASES = {
         "Unroll()",
         "generalised gradient: the iteration converges sublinearly",
         DEGENERATE,
-        warn(EARLY, GMRES, CG, BICG, DENSE)
-        | warn(INEXACT, ONE)
-        | warn(f"{INEXACT}, {EARLY}", TEN, HUNDRED),
+        warn(EARLY, GMRES, CG, BICG, DENSE) | warn(f"{INEXACT}, {EARLY}", ONE, TEN, HUNDRED),
     ),
     "no strict complementarity": Case(
         without_complementarity,
         "Unroll()",
         "generalised gradient: the iteration converges sublinearly",
         DEGENERATE,
-        warn(EARLY, GMRES, CG, BICG, DENSE)
-        | warn(INEXACT, ONE, TEN)
-        | warn(f"{INEXACT}, {EARLY}", HUNDRED),
+        warn(EARLY, GMRES, CG, BICG, DENSE) | warn(f"{INEXACT}, {EARLY}", ONE, TEN, HUNDRED),
     ),
     "kink": Case(
         kink,

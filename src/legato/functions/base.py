@@ -92,7 +92,7 @@ class Function(Holder):
         if self.coupled != 0:
             return torch.Size()
         own = [t.shape for t in vars(self).values() if isinstance(t, Tensor)]
-        return torch.broadcast_shapes(*own)
+        return torch.broadcast_shapes((), *own)  # of nothing, torch.jit.trace knows no shape
 
     def bounds(self) -> tuple[Any, Any]:
         """Numbers or tensors lo, hi with lo ≤ x ≤ hi on the domain of f."""
