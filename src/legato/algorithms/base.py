@@ -158,9 +158,12 @@ class Algorithm(ABC, Generic[P, S]):
             calm = []
             for (geometry, y), (_, y_next) in pairs:
                 x = geometry.unmirror(y_next)
+                moved = _norm(tree.tree_map(torch.sub, x, geometry.unmirror(y)), batch)
                 far = tree.tree_map(lambda a, b: b + _OUTLOOK * (b - a), y, y_next)
                 change = _norm(tree.tree_map(torch.sub, geometry.unmirror(far), x), batch)
-                calm.append(change <= _CALM * _norm(x, batch))
+                # What moves visibly is told by the residual.
+                visible = 10 * _OUTLOOK * moved
+                calm.append(change <= torch.maximum(visible, _CALM * _norm(x, batch)))
         return torch.stack(calm).all(0) if calm else None
 
     def size(self, state: S, batch: int = 0) -> Tensor:
