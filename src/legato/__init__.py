@@ -24,6 +24,12 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
     from legato.bilevel import fit as fit
     from legato.diagnostics import Diagnosis as Diagnosis, diagnose as diagnose
     from legato.energy import split as split
+    from legato.engine import (
+        Compiled as Compiled,
+        Eager as Eager,
+        Engine as Engine,
+        Replayed as Replayed,
+    )
     from legato.functions import (
         L1 as L1,
         AsymmetricL1 as AsymmetricL1,
@@ -99,6 +105,7 @@ _HOMES = {
     "bilevel": "fit",
     "diagnostics": "Diagnosis diagnose",
     "energy": "split",
+    "engine": "Compiled Eager Engine Replayed",
     "functions": (
         "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 L2Ball LeastSquares Linear "
         "LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "

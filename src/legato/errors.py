@@ -55,6 +55,10 @@ class NonContractiveWarning(LegatoWarning):
     """The iteration does not contract at its solution: the gradient should not be trusted."""
 
 
+class EagerWarning(LegatoWarning):
+    """A solve runs step by step although another engine was asked for."""
+
+
 class NonFiniteGradientWarning(LegatoWarning):
     """A gradient holds NaN or infinity, mostly because it is too large for its precision."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from legato._support.tree import detach
+from legato._support.tree import detach, tree_map
 from legato.algorithms import Algorithm
+from legato.engine import Engine
+from legato.engine.switch import loop, recorded_step
 from legato.errors import InputError
 
 
@@ -68,17 +70,16 @@ class Trace:
 
 @dataclass
 class Run:
-    """What a loop leaves behind; residual and converged are those of :class:`Solution`.
+    """What a loop leaves behind; the first four are those of :class:`Solution`.
 
     ``settled`` is that of :meth:`Algorithm.settled`.
     """
 
     state: Any
-    iterations: int
+    iterations: int | Tensor
     residual: Tensor
     converged: Tensor | bool | None
     trace: Trace | None
-    window: list[Any] | None = None
     settled: Tensor | None = None
 
 
@@ -89,11 +90,11 @@ def run(
     stop: Stop,
     *,
     trace: Trace | None = None,
-    keep: int | None = None,
+    engine: Engine | None = None,
 ) -> Run:
     """Iterate ``algorithm`` from ``state`` until ``stop``: xⁿ⁺¹ = 𝒜(xⁿ, θ).
 
-    ``keep`` asks for the last ``keep`` + 1 states, oldest first (for truncated differentiation).
+    Each element of a batch stops by itself, once it has reached the tolerance.
     Reference: Section 4.2 of Ochs et al. (2016).
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
@@ -103,40 +104,153 @@ def run(
     >>> algorithm.solution(done.state)
     tensor([2., 0.])
     """
-    window = None if keep is None else [state]
     batch = batch_of(problem, algorithm, state)
-    largest = algorithm.size(state, batch)
-    before, done = state, 0
-    for done in range(1, stop.iterations + 1):
+    if engine is not None and trace is None and not torch.is_grad_enabled():
+        done = _run_by(engine, problem, algorithm, state, stop, batch)
+        if done is not None:
+            return done
+    watch = Watch(algorithm, batch, stop, goes_on=batch > 0)
+    progress = watch.start(state)
+    before, last = state, 0
+    for number in range(1, stop.iterations + 1):
         before, state = state, algorithm.step(problem, state)
-        if window is not None and keep is not None:
-            window.append(state)
-            del window[: -keep - 1]
-        tol = stop.tol if done % stop.every == 0 else None
-        if tol is None and trace is None:
-            continue
-        largest = torch.maximum(algorithm.size(state, batch), largest)
-        residual = algorithm.residual(before, state, batch, largest)
+        looks = stop.tol is not None and (number % stop.every == 0 or number == stop.iterations)
+        if looks:
+            progress = watch.look(progress, before, state, number - last)
+            state, last = progress.state, number
         if trace is not None:
+            seen = progress if looks else watch.look(progress, before, state, 0)
             with torch.no_grad():
-                trace.record(problem.objective(algorithm.solution(detach(state))), residual)
-        if tol is not None and bool((residual <= tol).all()):
-            settled = algorithm.settled(before, state, batch)
-            if settled is None or bool(settled.all()):
-                break
-    residual = algorithm.residual(before, state, batch, largest)
-    settled = algorithm.settled(before, state, batch)
-    return Run(state, done, residual, judge(residual, stop, settled), trace, window, settled)
-
-
-def judge(residual: Tensor, stop: Stop, settled: Tensor | None = None) -> Tensor | bool | None:
-    """Which elements of a batch have reached the tolerance; None where none was asked for."""
+                trace.record(problem.objective(algorithm.solution(detach(state))), seen.residual)
+            progress = progress._replace(largest=seen.largest)
+        if looks and bool(progress.reached.all()):
+            break
     if stop.tol is None:
-        return None
-    converged = residual <= stop.tol
-    if settled is not None:
-        converged = converged & settled
-    return converged if converged.ndim else bool(converged)
+        progress = watch.look(progress, before, state, stop.iterations)
+    return watch.end(progress, before, state, trace)
+
+
+class Progress(NamedTuple):
+    """How far each element of a batch has come; one that has reached the tolerance stays there."""
+
+    state: Any
+    largest: Tensor
+    residual: Tensor
+    reached: Tensor
+    iterations: Tensor
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Looks at a state now and then, and holds the elements that have arrived."""
+
+    algorithm: Algorithm[Any, Any]
+    batch: int
+    stop: Stop
+    goes_on: bool
+    """Whether steps are made beyond the tolerance: for other elements, or until somebody reads."""
+
+    def start(self, state: Any) -> Progress:
+        largest = self.algorithm.size(state, self.batch)
+        count = torch.zeros_like(largest, dtype=torch.int64)
+        return Progress(state, largest, torch.full_like(largest, torch.inf), count > 0, count)
+
+    def look(self, last: Progress, before: Any, after: Any, steps: int) -> Progress:
+        """Progress ``steps`` iterations after the last look, ``before`` → ``after`` being one."""
+        largest = torch.maximum(self.algorithm.size(after, self.batch), last.largest)
+        residual = self.algorithm.residual(before, after, self.batch, largest)
+        tol = self.stop.tol
+        if tol is None:
+            return last._replace(state=after, largest=largest, residual=residual)
+        settled = self.algorithm.settled(before, after, self.batch)
+        reached = residual <= tol if settled is None else (residual <= tol) & settled
+        held = last.reached
+        if not self.goes_on:
+            return Progress(after, largest, residual, reached, last.iterations + steps)
+        return Progress(
+            tree_map(lambda old, new: self._where(held, old, new), last.state, after),
+            torch.where(held, last.largest, largest),
+            torch.where(held, last.residual, residual),
+            held | reached,
+            torch.where(held, last.iterations, last.iterations + steps),
+        )
+
+    def _where(self, held: Tensor, old: Tensor, new: Tensor) -> Tensor:
+        """``old`` for elements that are held; what a state keeps for all of them goes on."""
+        if old is new or new.shape[: self.batch] != held.shape:
+            return new
+        return torch.where(held.reshape(held.shape + (1,) * (new.ndim - self.batch)), old, new)
+
+    def end(self, progress: Progress, before: Any, state: Any, trace: Trace | None = None) -> Run:
+        """The run that ends here."""
+        settled = self.algorithm.settled(before, state, self.batch)
+        if self.stop.tol is None:
+            return Run(state, self.stop.iterations, progress.residual, None, trace, settled)
+        single = not progress.reached.ndim
+        reached: Tensor | bool = bool(progress.reached) if single else progress.reached
+        count: Tensor | int = int(progress.iterations) if single else progress.iterations
+        return Run(state, count, progress.residual, reached, trace, settled)
+
+
+# --- by an engine --------------------------------------------------------------------------------
+
+LOOKS = 20
+"""How often an engine looks at the residual on the device before the host reads what it saw."""
+
+
+class _Watched(Algorithm[Any, Any]):
+    """An algorithm with a look at the end of every few steps: a map on (state, before, progress)."""
+
+    def __init__(self, watch: Watch, steps: int) -> None:
+        self.watch, self.steps_a_look = watch, steps
+
+    def init(self, problem: Any, state: Any) -> Any:
+        return (state, self.watch.start(state))
+
+    def step(self, problem: Any, state: Any) -> Any:
+        before, progress = state
+        after = progress.state
+        for _ in range(self.steps_a_look):
+            before, after = after, self.watch.algorithm.step(problem, after)
+        return (before, self.watch.look(progress, before, after, self.steps_a_look))
+
+    def solution(self, state: Any) -> Any:
+        return self.watch.algorithm.solution(state[1].state)
+
+
+def _run_by(
+    engine: Engine, problem: Any, algorithm: Algorithm[Any, Any], state: Any, stop: Stop, batch: int
+) -> Run | None:
+    """As :func:`run`, by an engine; None where steps have to run as usual."""
+    watch = Watch(algorithm, batch, stop, goes_on=True)
+    if stop.tol is None:
+        step = recorded_step(engine, problem, algorithm, state)
+        if step is None:
+            return None
+        progress = watch.start(state)
+        before, state = loop(engine, step, state, stop.iterations)
+        progress = watch.look(progress, before, state, stop.iterations)
+        return watch.end(progress, before, state)
+    every = min(stop.every, stop.iterations)
+    now = _Watched(watch, every).init(problem, state)
+    looks, rest = divmod(stop.iterations, every)
+    for steps, count in ((every, looks), (rest, 1 if rest else 0)):
+        watched, done = _Watched(watch, steps), 0
+        step = recorded_step(engine, problem, watched, now) if count else None
+        if count and step is None:
+            return None
+        while done < count and step is not None:
+            length = min(LOOKS, count - done)
+            _, now = loop(engine, step, now, length)
+            done += length
+            if bool(now[1].reached.all()):
+                return watch.end(now[1], now[0], now[1].state)
+    return watch.end(now[1], now[0], now[1].state)
+
+
+def most(iterations: int | Tensor) -> int:
+    """How many were run for the element of a batch that took longest."""
+    return iterations if isinstance(iterations, int) else int(iterations.amax())
 
 
 def batch_of(problem: Any, algorithm: Algorithm[Any, Any], state: Any) -> int:

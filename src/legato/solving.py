@@ -15,13 +15,15 @@ from legato._support.precision import full_precision
 from legato._support.tree import Var
 from legato.algorithms import Algorithm, Backtracking, ForwardBackward, PrimalDual
 from legato.energy import fitting_geometry, split
+from legato.engine import Engine
+from legato.engine.switch import engine_of
 from legato.errors import InputError
 from legato.functions import Function
 from legato.functions.kernels import same_geometry
 from legato.geometry import Euclidean
 from legato.gradients import Backward, GradientStrategy, Task, Unroll
 from legato.problems import Composite, Problem, Saddle
-from legato.running import Stop, Trace
+from legato.running import Stop, Trace, most
 
 
 @dataclass(repr=False)
@@ -32,7 +34,7 @@ class Solution:
         x: the primal variable.
         y: the dual variable, where there is one.
         state: a start for another problem, passed as x0.
-        iterations: how many were run.
+        iterations: how many were run; with a tolerance, one for each element of a batch.
         residual: ‖xᴺ − xᴺ⁻¹‖/max_k ‖xᵏ‖, one for each element of a batch (see :class:`Stop`).
         converged: whether that reached the tolerance: a bool, or one for each element of a batch;
             None where no tolerance was asked for.
@@ -51,7 +53,7 @@ class Solution:
     x: Var
     y: Var | None
     state: Any
-    iterations: int
+    iterations: int | Tensor
     residual: Tensor
     converged: Tensor | bool | None
     steps: dict[str, Any]
@@ -80,7 +82,7 @@ class Solution:
 
     def __repr__(self) -> str:
         shape = tree.tree_map(lambda t: f"tensor({'×'.join(map(str, t.shape))})", self.x)
-        words = [f"x={shape}", type(self.algorithm).__name__, f"{self.iterations} iterations"]
+        words = [f"x={shape}", type(self.algorithm).__name__, f"{most(self.iterations)} iterations"]
         words.append(f"residual {float(self.residual.amax()):.2g}")
         if self.converged is not None:
             reached = torch.as_tensor(self.converged)
@@ -97,6 +99,7 @@ def solve(
     gradient: GradientStrategy | None = None,
     stop: Stop | None = None,
     trace: bool = False,
+    engine: Engine | None = None,
 ) -> Solution:
     r"""Minimise an energy, so that the result can be differentiated.
 
@@ -115,6 +118,8 @@ def solve(
         gradient: how to differentiate; ``Unroll()`` if None.
         stop: 100 iterations if None.
         trace: record objective and residual of every iteration.
+        engine: how the iterations run: :class:`Compiled`, :class:`Replayed`; None takes that of
+            the block around, or runs step by step.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> weight = torch.tensor(1.0, requires_grad=True)
@@ -133,7 +138,8 @@ def solve(
         problem, algorithm = prepare(problem, algorithm)
         start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
-        done = gradient.differentiate(Task(problem, algorithm, start, stop, history, report))
+        task = Task(problem, algorithm, start, stop, history, report, engine_of(engine))
+        done = gradient.differentiate(task)
     if is_concrete():
         algorithm.require_sound(tree.detach(done.state))
     return Solution(

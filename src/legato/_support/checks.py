@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._guards import active_fake_mode
 from torch.autograd import forward_ad
 
+from legato._support.compiling import is_being_recorded
 from legato._support.holding import Held, held_tensors, held_weights
 from legato.errors import InputError
 
@@ -27,9 +28,10 @@ _ONE_THREAD_UP_TO = 32768
 def is_concrete() -> bool:
     """Whether the host may look at tensor values now.
 
-    Not while torch.compile traces, a CUDA graph is captured, or a torch.func transform is active.
+    Not while torch.compile traces, operations are recorded or captured in a CUDA graph, or a
+    torch.func transform is active.
     """
-    if torch.compiler.is_compiling() or inside_functional_transform():
+    if torch.compiler.is_compiling() or is_being_recorded() or inside_functional_transform():
         return False
     # Asked of a process that has begun to use CUDA only: a forked child must not touch it.
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())

@@ -8,7 +8,9 @@ themselves.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -49,3 +51,23 @@ def constant_when_compiled(function: Callable[P, R]) -> Callable[P, R]:
 def _mark(function: Any, **marks: Any) -> None:
     for name, value in marks.items():
         setattr(function, name, value)
+
+
+# --- recording -----------------------------------------------------------------------------------
+
+_recording = threading.local()
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Here operations are written down to be done again: values must not be read."""
+    before = is_being_recorded()
+    _recording.active = True
+    try:
+        yield
+    finally:
+        _recording.active = before
+
+
+def is_being_recorded() -> bool:
+    return getattr(_recording, "active", False)

@@ -18,7 +18,7 @@ from legato.algorithms import Algorithm
 from legato.errors import GradientError, NotConvergedWarning
 from legato.gradients import Backward, FixedPoint, GradientStrategy, Implicit, Piggyback
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.running import Stop
+from legato.running import Stop, most
 from legato.solving import Solution, prepare, solve
 
 RATE_GAP_WHILE_UNKNOWN = 0.1
@@ -112,7 +112,7 @@ class InnerSolver:
         last = self._warm.get(key) if isinstance(gradient, FixedPointGradient) else None
         start = _start(problem, algorithm, x0, last)
         solution = solve(problem, algorithm, start, gradient=gradient, stop=stop)
-        self.iterations += solution.iterations
+        self.iterations += most(solution.iterations)
         state = tree.detach(solution.state)
         self._warm[key] = tree.leaves(state)
         exact, cotangents = stop.tol is None, _watch(solution)

@@ -22,7 +22,7 @@ from legato.diagnostics.uniqueness import compare_starts
 from legato.diagnostics.verdict import REPELLING_EXCESS, Facts, findings, recommend
 from legato.errors import GradientError, InputError
 from legato.gradients import GradientStrategy, Unroll
-from legato.running import Stop
+from legato.running import Stop, most
 from legato.solving import Solution
 
 
@@ -175,7 +175,7 @@ def _facts(
     radius = None if fixed is None else fixed.radius
     factor, sublinear = rate(path.residuals, 100 * torch.finfo(path.dtype).eps, radius)
     return Facts(
-        iterations=solution.iterations,
+        iterations=most(solution.iterations),
         residual=as_number(solution.residual.amax()),
         converged=_all_converged(solution),
         rate=factor,

@@ -34,7 +34,7 @@ from legato.gradients import (
     Unroll,
 )
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.running import Stop
+from legato.running import Stop, most
 from legato.solving import Solution
 
 FORWARD_ENTRIES = 16
@@ -58,10 +58,10 @@ def candidates(setting: Setting, solution: Solution) -> list[GradientStrategy]:
     ]
     if isinstance(setting.algorithm, PrimalDual):
         found.append(Piggyback())
-    found += [Unroll(last=k) for k in (10, 30, 100) if k < solution.iterations]
+    found += [Unroll(last=k) for k in (10, 30, 100) if k < most(solution.iterations)]
     found += [Unroll(), Unroll(checkpoint="sqrt")]
     entries = sum(p.numel() for p in setting.theta)
-    if entries <= FORWARD_ENTRIES and solution.iterations <= FORWARD_ITERATIONS:
+    if entries <= FORWARD_ENTRIES and most(solution.iterations) <= FORWARD_ITERATIONS:
         found.append(Forward(setting.theta))
     variables = (solution.x, () if solution.y is None else solution.y)
     if sum(t.numel() for t in tree.leaves(variables)) <= LARGEST_DENSE:
@@ -159,7 +159,8 @@ def measure(
     products = solution.backward.iterations
     if products is None:  # unrolling: one product for each iteration kept
         last = getattr(gradient, "last", None)
-        products = solution.iterations if last is None else min(last, solution.iterations)
+        count = most(solution.iterations)
+        products = count if last is None else min(last, count)
     elif isinstance(gradient, Implicit) and isinstance(gradient.solver, BiCGStab):
         products *= 2
     eps = torch.finfo(tree.leaves(solution.x)[0].dtype).eps

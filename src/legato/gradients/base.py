@@ -14,6 +14,7 @@ from legato._support import tree
 from legato._support.graph import leaves_behind
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
+from legato.engine import Engine
 from legato.errors import GradientError
 from legato.gradients.linear.base import Factored, LinearResult
 from legato.gradients.rows import Rows
@@ -72,6 +73,7 @@ class Task:
         stop: when it ends.
         trace: filled with objective and residual of every iteration, unless None.
         report: filled by the backward pass.
+        engine: how the iterations run; None for step by step.
 
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(2), torch.ones(2)), lg.L1(0.5))
     >>> algorithm = lg.ForwardBackward()
@@ -87,10 +89,14 @@ class Task:
     stop: Stop
     trace: Trace | None
     report: Backward
+    engine: Engine | None = None
 
-    def run(self, keep: int | None = None) -> Run:
-        """Run the iteration, and keep its last ``keep`` + 1 states if asked to."""
-        return run(self.problem, self.algorithm, self.state, self.stop, trace=self.trace, keep=keep)
+    def run(self) -> Run:
+        """Run the iteration."""
+        return run(
+            self.problem, self.algorithm, self.state, self.stop, trace=self.trace,
+            engine=self.engine,
+        )  # fmt: skip
 
     def detached(self) -> Task:
         """The task from a start without history."""

@@ -37,7 +37,7 @@ from legato.gradients.distance import warn_if_far
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, residual_of, worst
 from legato.gradients.unseen import leaves_gradient_open
-from legato.running import Run, Stop, batch_of
+from legato.running import Run, Stop, batch_of, most
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
@@ -344,7 +344,7 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
     allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
     if residual <= allowed and done.settled is not None and not bool(done.settled.all()):
         tell(
-            f"The solve ended after {done.iterations} iterations with residual {residual:.2e}, but "
+            f"The solve ended after {most(done.iterations)} iterations with residual {residual:.2e}, but "
             "entries at the boundary are on their way back inside, where they cannot be seen yet: "
             "its last iterate is no fixed point. Give Stop more iterations, or a start further "
             "inside.",
@@ -352,7 +352,7 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
         )
     if residual > allowed:
         tell(
-            f"The solve ended after {done.iterations} iterations with residual {residual:.2e} > "
+            f"The solve ended after {most(done.iterations)} iterations with residual {residual:.2e} > "
             f"{allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
             "one is off by an unknown amount. Give Stop more iterations or a looser tol, or use "
             "Unroll(), which is exact for any number of iterations.",

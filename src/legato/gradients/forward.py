@@ -76,7 +76,7 @@ class Forward(GradientStrategy):
         primal, tangents = done.state
         values = [t.detach() for t in tree.leaves(primal)]
         attached = _Contract.apply(values, tangents, *self.params)  # type: ignore[no-untyped-call]
-        return replace(done, state=tree.rebuild(primal, attached), window=None)
+        return replace(done, state=tree.rebuild(primal, attached))
 
 
 class _Carrier(Algorithm[Any, Any]):

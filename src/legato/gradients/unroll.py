@@ -28,6 +28,7 @@ from legato.gradients.base import (
     changed_since,
     inside_transforms,
 )
+from legato.gradients.swept import swept
 from legato.running import Run, batch_of
 
 
@@ -81,21 +82,27 @@ class Unroll(GradientStrategy):
 
     def differentiate(self, task: Task) -> Run:
         plain = self.last is None and self.checkpoint is None and self.tol is None
-        if plain or not torch.is_grad_enabled():
+        by_engine = task.engine is not None and task.trace is None
+        if not torch.is_grad_enabled() or (plain and not by_engine):
             return task.run()
-        swept = self.checkpoint is not None or self.tol is not None
-        if swept and inside_functional_transform():
+        by_hooks = self.checkpoint is not None or self.tol is not None
+        if by_hooks and inside_functional_transform():
             if inside_reverse_transform():
                 how = "checkpoint" if self.tol is None else "tol"
                 raise inside_transforms(f"Unroll({how}=…) acts on the backward pass of autograd")
             return Unroll(self.last).differentiate(task)  # vmap and jvp have none
         start, attached, done = self._run_detached(task)
+        if isinstance(attached, Tensor):
+            task, start, attached = _counted(task, start, attached)
         if self.checkpoint is not None:
             before, final = self._checkpointed(task, start, attached)
         else:
             batch = batch_of(task.problem, task.algorithm, start)
             watch = None if self.tol is None else _Watch(self.tol, attached, task.report, batch)
-            before, final = _attach(task, start, attached, watch)
+            pair = swept(task, start, attached) if watch is None else None
+            before, final = pair or _attach(task, start, attached, watch)
+        if isinstance(task.algorithm, Counted):
+            task, before, final = task.algorithm.taken_off(task, before, final)
         if done is None:
             batch = batch_of(task.problem, task.algorithm, final)
             largest = task.algorithm.size(task.state, batch)
@@ -104,23 +111,30 @@ class Unroll(GradientStrategy):
         done.state = final
         return done
 
-    def _run_detached(self, task: Task) -> tuple[Any, int, Run | None]:
-        """Where the attached iterations start, how many they are, and the run if one was needed."""
+    def _run_detached(self, task: Task) -> tuple[Any, int | Tensor, Run | None]:
+        """Where the attached iterations start, how many they are, and the run if one was needed.
+
+        Elements of a batch that stopped after different numbers have their own.
+        """
         stop, detached = task.stop, task.detached()
         if stop.tol is None and task.trace is None:
-            attached = self.attached(stop.iterations)
-            if attached == stop.iterations:
-                return task.state, attached, None
-            skipped = replace(detached, stop=replace(stop, iterations=stop.iterations - attached))
+            given = self.attached(stop.iterations)
+            if given == stop.iterations:
+                return task.state, given, None
+            skipped = replace(detached, stop=replace(stop, iterations=stop.iterations - given))
             with torch.no_grad():
                 start = skipped.run().state
-            return _cut(task, start, detached.state), attached, None
+            return _cut(task, start, detached.state), given, None
         # The number of iterations is known only afterwards: run once detached, then attach.
         with torch.no_grad():
-            done = detached.run(keep=self.last)
-        if self.last is None or done.window is None or done.iterations <= self.last:
-            return task.state, done.iterations, done
-        return _cut(task, done.window[0], detached.state), self.last, done
+            done = detached.run()
+            count = _common(done.iterations)
+            if self.last is None or (isinstance(count, int) and count <= self.last):
+                return task.state, count, done
+            # Once more, to where the last iterations of each element begin.
+            start = _advanced(detached, count - self.last)
+        attached = self.last if isinstance(count, int) else count.clamp(max=self.last)
+        return _cut(task, start, detached.state), attached, done
 
     def _checkpointed(self, task: Task, state: Any, iterations: int) -> tuple[Any, Any]:
         interval = self.interval(iterations)
@@ -186,6 +200,66 @@ def _attach(task: Task, state: Any, iterations: int, watch: _Watch | None) -> tu
         if watch is not None:
             state = watch(state, number)
     return before, state
+
+
+# --- elements that stop by themselves -------------------------------------------------------------
+
+
+class Counted(Algorithm[Any, Any]):
+    """An algorithm that makes ``limit`` steps with each element of a batch, and then none."""
+
+    def __init__(self, algorithm: Algorithm[Any, Any], limit: Tensor) -> None:
+        self.algorithm, self.limit = algorithm, limit
+
+    def init(self, problem: Any, state: Any) -> Any:
+        return (state, torch.zeros_like(self.limit))
+
+    def step(self, problem: Any, state: Any) -> Any:
+        inner, number = state
+        moves = number < self.limit
+        batch = self.limit.ndim
+
+        def chosen(old: Tensor, new: Tensor) -> Tensor:
+            if old is new or new.shape[:batch] != moves.shape:
+                return new
+            return torch.where(moves.reshape(moves.shape + (1,) * (new.ndim - batch)), new, old)
+
+        after = self.algorithm.step(problem, inner)
+        return (tree.tree_map(chosen, inner, after), number + 1)
+
+    def solution(self, state: Any) -> Any:
+        return self.algorithm.solution(state[0])
+
+    def taken_off(self, task: Task, before: Any, after: Any) -> tuple[Task, Any, Any]:
+        return replace(task, algorithm=self.algorithm), before[0], after[0]
+
+
+def _common(iterations: int | Tensor) -> int | Tensor:
+    """One number, where all elements of a batch have the same."""
+    if isinstance(iterations, int):
+        return iterations
+    least, most = int(iterations.amin()), int(iterations.amax())
+    return most if least == most else iterations
+
+
+def _counted(task: Task, start: Any, limit: Tensor) -> tuple[Task, Any, int]:
+    """The task with a number of iterations for each element, and how many that makes in all."""
+    algorithm = Counted(task.algorithm, limit)
+    return (
+        replace(task, algorithm=algorithm),
+        algorithm.init(task.problem, start),
+        int(limit.amax()),
+    )
+
+
+def _advanced(task: Task, count: int | Tensor) -> Any:
+    """The state after ``count`` iterations, for each element of a batch if it is a tensor."""
+    state: Any = task.state
+    if isinstance(count, Tensor):
+        task, state, count = _counted(task, state, count.clamp(min=0))
+    stop = replace(task.stop, iterations=count, tol=None)
+    done = replace(task, state=state, stop=stop, trace=None).run().state
+    return done[0] if isinstance(task.algorithm, Counted) else done
 
 
 class _Watch:

@@ -16,7 +16,7 @@ from legato.algorithms import Algorithm
 from legato.errors import InputError, NotConvergedWarning
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.running import Stop
+from legato.running import Stop, most
 from legato.solving import Solution, solve
 
 
@@ -70,7 +70,7 @@ class SolverLayer(nn.Module):
         if missed and not warned:
             residual = as_number(done.residual.amax())
             tell(
-                f"{type(self).__name__} stopped after {done.iterations} iterations with residual "
+                f"{type(self).__name__} stopped after {most(done.iterations)} iterations with residual "
                 f"{residual:.2e} > {self.stop.tol:.0e}: what it returns is the "
                 "last iterate, not the solution. Allow more iterations or a looser tol.",
                 NotConvergedWarning,

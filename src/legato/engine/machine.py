@@ -1,0 +1,248 @@
+"""Running a program many times: call by call, or as a CUDA graph over memory of its own."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from legato.engine.program import Program
+
+Function = Callable[..., Any]
+Compiler = Callable[[fx.GraphModule], Function]
+
+LONGEST_GRAPH = 20_000
+"""Operations of one CUDA graph; longer loops replay a part of theirs."""
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Functions of a program, each made once: blocks of steps, compiled if they are of full size."""
+
+    program: Program
+    compile_: Compiler
+    block: int
+    made: dict[Any, Function] = field(default_factory=dict)
+
+    def prologue(self) -> Function:
+        return self._once("prologue", self.program.prologue)
+
+    def steps(self, count: int, *, saving: bool = False) -> Function:
+        return self._once(
+            ("steps", count, saving),
+            lambda: self._compiled(count, self.program.steps(count, saving=saving)),
+        )
+
+    def pulls(self, count: int) -> Function:
+        return self._once(
+            ("pulls", count), lambda: self._compiled(count, self.program.pulls(count))
+        )
+
+    def lengths(self, iterations: int) -> list[int]:
+        """Blocks of steps that make up a number of iterations."""
+        count, rest = divmod(iterations, self.block)
+        return [self.block] * count + ([rest] if rest else [])
+
+    def _compiled(self, count: int, module: fx.GraphModule) -> Function:
+        return self.compile_(module) if count == self.block else module
+
+    def _once(self, key: Any, make: Callable[[], Function]) -> Function:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+
+class Loop:
+    """A number of steps without derivatives."""
+
+    def __init__(self, builder: Builder, iterations: int) -> None:
+        self._width = len(builder.program.inputs)
+        self._prologue = builder.prologue()
+        self._blocks = [builder.steps(n) for n in builder.lengths(iterations)]
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """(state, outside) ↦ the last two states."""
+        width = self._width
+        constants = self._prologue(*tensors[width:])
+        both = (*tensors[:width], *tensors[:width])
+        for steps in self._blocks:
+            both = steps(*_distinct(both[width:]), *constants)
+        return both
+
+
+class Sweep:
+    """A number of steps that keep what their adjoint needs, and that adjoint."""
+
+    def __init__(self, builder: Builder, iterations: int) -> None:
+        self._width = len(builder.program.inputs)
+        self._prologue = builder.prologue()
+        lengths = builder.lengths(iterations)
+        self._there = [builder.steps(n, saving=True) for n in lengths]
+        self._back = [builder.pulls(n) for n in reversed(lengths)]
+
+    def forward(self, *tensors: Tensor) -> tuple[tuple[Tensor, ...], list[Any]]:
+        """(state, outside) ↦ the last two states, and the tape."""
+        width = self._width
+        constants = self._prologue(*tensors[width:])
+        both, tape = (*tensors[:width], *tensors[:width]), [constants]
+        for steps in self._there:
+            results = steps(*_distinct(both[width:]), *constants)
+            both = results[: 2 * width]
+            tape.append(results[2 * width :])
+        return both, tape
+
+    def reverse(self, tape: Sequence[Any], *arriving: Tensor) -> tuple[Tensor, ...]:
+        """(cotangents of the last state, zeros) ↦ those of the first, and of what is outside."""
+        for pulls, saved in zip(self._back, reversed(tape[1:]), strict=True):
+            arriving = pulls(*saved, *tape[0], *_distinct(arriving))
+        return arriving
+
+
+# --- CUDA graphs ---------------------------------------------------------------------------------
+
+
+class Graph:
+    """A function of tensors as a CUDA graph: a call copies its arguments in and replays it."""
+
+    def __init__(self, function: Function, examples: Sequence[Tensor], pool: Any = None) -> None:
+        device = next(t.device for t in examples if t.device.type == "cuda")
+        with torch.cuda.device(device):
+            # A number kept on the host would be frozen into the kernels that read it.
+            self._inputs = [torch.empty_like(t, device=device).copy_(t) for t in examples]
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                function(*self._inputs)  # compiles, and lets libraries take their workspace
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+                self._outputs = function(*self._inputs)
+            self._used = torch.cuda.Event()
+            self._used.record()
+
+    @property
+    def pool(self) -> Any:
+        return self._graph.pool()
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self._used)  # another stream may still read the last call's results
+        for mine, given in zip(self._inputs, tensors, strict=True):
+            mine.copy_(given, non_blocking=True)
+        self._graph.replay()
+        return self._outputs
+
+    def free(self) -> None:
+        """Called once the results have been copied."""
+        self._used.record()
+
+
+class CapturedLoop:
+    """:class:`Loop` as a graph, or as one that is replayed as often as it takes."""
+
+    def __init__(self, builder: Builder, iterations: int) -> None:
+        program, block = builder.program, builder.block
+        longest = max(1, LONGEST_GRAPH // max(program.size, 1) // block) * block
+        self._width = len(program.inputs)
+        count, rest = divmod(iterations, longest)
+        self._parts = [(longest, count)] if count else []
+        self._parts += [(rest, 1)] if rest else []
+        self._loops = {n: Loop(builder, n) for n, _ in self._parts}
+        self._graphs: dict[int, Graph] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        width, outside = self._width, tensors[self._width :]
+        both: tuple[Tensor, ...] = (*tensors[:width], *tensors[:width])
+        with self._lock:
+            for length, times in self._parts:
+                if length not in self._graphs:
+                    self._graphs[length] = Graph(self._loops[length], (*both[width:], *outside))
+                graph = self._graphs[length]
+                for _ in range(times):
+                    both = graph(*_copies(both[width:]), *outside)
+                both = _copies(both)
+                graph.free()
+        return both
+
+
+class CapturedSweep:
+    """:class:`Sweep` as two graphs; its tape is in use for as long as somebody holds ``Tape``."""
+
+    def __init__(self, builder: Builder, iterations: int) -> None:
+        self._sweep = Sweep(builder, iterations)
+        self._there: Graph | None = None
+        self._back: Graph | None = None
+        self._tape: list[Any] = []
+        self._holder: weakref.ref[Tape] | None = None
+        self.lock = threading.Lock()
+
+    @property
+    def is_free(self) -> bool:
+        return self._holder is None or self._holder() is None
+
+    def hold(self) -> Tape:
+        tape = Tape(self)
+        self._holder = weakref.ref(tape)
+        return tape
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        if self._there is None:
+            self._there = Graph(self._sweep.forward, tensors)
+        both, self._tape = self._there(*tensors)
+        both = _copies(both)
+        self._there.free()
+        return both
+
+    def reverse(self, *arriving: Tensor) -> tuple[Tensor, ...]:
+        assert self._there is not None
+        with self.lock:
+            if self._back is None:
+                tape, pool = self._tape, self._there.pool
+                self._back = Graph(lambda *a: self._sweep.reverse(tape, *a), arriving, pool)
+            results = _copies(self._back(*arriving))
+            self._back.free()
+        return results
+
+
+class Tape:
+    """The right to a captured sweep's tape."""
+
+    def __init__(self, sweep: CapturedSweep) -> None:
+        self._sweep = sweep
+
+    def reverse(self, *arriving: Tensor) -> tuple[Tensor, ...]:
+        return self._sweep.reverse(*arriving)
+
+
+class OpenTape:
+    """The tape of a sweep that was not captured."""
+
+    def __init__(self, sweep: Sweep, tape: list[Any]) -> None:
+        self._sweep, self._tape = sweep, tape
+
+    def reverse(self, *arriving: Tensor) -> tuple[Tensor, ...]:
+        return self._sweep.reverse(self._tape, *arriving)
+
+
+def _copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Each tensor once more, in memory that stays; equal ones once for all."""
+    made: dict[int, Tensor] = {}
+    return tuple(
+        made.setdefault(id(t), t.clone()) if id(t) not in made else made[id(t)] for t in tensors
+    )
+
+
+def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same tensors as different objects: compilers specialise on arguments that are one."""
+    seen: set[int] = set()
+    result = []
+    for t in tensors:
+        result.append(t.detach() if id(t) in seen else t)
+        seen.add(id(t))
+    return result

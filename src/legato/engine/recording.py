@@ -1,0 +1,218 @@
+"""Recording what a function does to tensors, as a list of operations that can be done again.
+
+Recorded are torch's basic operations, below autograd, so that those of a backward pass count as
+well, whoever wrote it. Tensors that the function finds somewhere (in a closure, an attribute, a
+module) are noted as such: they are inputs, whose values are read in every call anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from legato._support.compiling import recorded
+
+
+class UnrecordableError(Exception):
+    """Why something cannot be done again from a recording."""
+
+
+class Value(NamedTuple):
+    """A tensor by its number, where it stands among an operation's arguments."""
+
+    number: int
+
+
+class Scalar(NamedTuple):
+    """A number of Python's: 1, 1.0 and True are three, and nan is equal to itself."""
+
+    kind: type
+    digits: str
+
+    @property
+    def value(self) -> Any:
+        return _NUMBERS[self.digits] if self.kind is bool else self.kind(self.digits)
+
+
+_NUMBERS = {"True": True, "False": False}
+
+
+class Operation(NamedTuple):
+    """One of torch's operations, with numbers in the places of tensors.
+
+    Two of them are equal if they do the same; ``several`` are those that give more than one tensor.
+    """
+
+    target: Any
+    args: Any
+    kwargs: Any
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    several: bool
+
+
+class Recording:
+    """Operations in their order; ``outside`` are the tensors found, by their number."""
+
+    def __init__(self) -> None:
+        self.inputs: list[int] = []
+        self.operations: list[Operation] = []
+        self.outside: dict[int, Tensor] = {}
+        self.kinds: list[Any] = []
+        """Of inputs and of what is outside."""
+
+    @property
+    def key(self) -> Any:
+        """Equal for two recordings that do the same to tensors of the same kind."""
+        return (tuple(self.kinds), tuple(self.operations))
+
+
+class Recorder(TorchDispatchMode):
+    """Does what it is asked to do, and writes it down."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._numbers: dict[int, int] = {}
+        self._held: list[Any] = []  # so that no number is given to two tensors
+        self._made: set[int] = set()  # storages of what was computed
+        self._log: list[Any] = []
+        self.recording = Recording()
+        for tensor in inputs:
+            self.add_input(tensor)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what torch would wrap around each operation takes longer than most of them
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _REPEATABLE:
+            _require_repeatable(func)
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        self._log.append((func, args, kwargs, out))
+        return out
+
+    def add_input(self, tensor: Tensor) -> int:
+        number = self._number_anew(tensor)
+        self.recording.inputs.append(number)
+        self._note_kind(tensor)
+        return number
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of a tensor; one that was neither given nor computed comes from outside."""
+        self.write()
+        return self._number(tensor)
+
+    def write(self) -> None:
+        """Put what was done since the last time into the recording."""
+        log, self._log = self._log, []
+        for func, args, kwargs, out in log:
+            takes: list[int] = []
+            written = tuple([self._encode(a, takes) for a in args])
+            named = tuple(
+                [(k, self._encode(v, takes)) for k, v in kwargs.items()] if kwargs else ()
+            )
+            several = not isinstance(out, Tensor)
+            gives = tuple([self._give(t) for t in (_tensors(out) if several else (out,))])
+            self.recording.operations.append(
+                Operation(func, written, named, tuple(takes), gives, several)
+            )
+
+    def _number(self, tensor: Tensor) -> int:
+        known = self._numbers.get(id(tensor))
+        if known is not None:
+            return known
+        if _storage(tensor) in self._made:
+            raise UnrecordableError("a tensor changed its identity on a way that is not seen")
+        if type(tensor) not in _PLAIN:
+            raise UnrecordableError(f"it uses tensors of type {type(tensor).__name__}")
+        number = self._number_anew(tensor)
+        self.recording.outside[number] = tensor
+        self._note_kind(tensor)
+        return number
+
+    def _give(self, tensor: Tensor) -> int:
+        known = self._numbers.get(id(tensor))  # an operation may hand its argument through
+        if known is not None:
+            return known
+        self._made.add(_storage(tensor))
+        return self._number_anew(tensor)
+
+    def _number_anew(self, tensor: Tensor) -> int:
+        number = len(self._held)
+        self._held.append(tensor)
+        self._numbers[id(tensor)] = number
+        return number
+
+    def _note_kind(self, t: Tensor) -> None:
+        strides = t.stride() if t.layout == torch.strided else None
+        self.recording.kinds.append(
+            (t.shape, strides, t.dtype, t.device, t.requires_grad, t.is_conj(), t.is_neg())
+        )
+
+    def _encode(self, value: Any, takes: list[int]) -> Any:
+        kind = type(value)
+        if kind is int or value is None:
+            return value
+        if kind is float or kind is bool or kind is complex:
+            return Scalar(kind, repr(value))
+        if isinstance(value, Tensor):
+            number = self._number(value)
+            takes.append(number)
+            return Value(number)
+        if kind is list or kind is tuple:
+            return tuple([self._encode(v, takes) for v in value])
+        return value
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """A recorder at work; checks that would read values are left out, as in a captured graph."""
+    with recorded(), recorder:
+        yield recorder
+    recorder.write()
+
+
+def fill(written: Any, value_of: Callable[[int], Any]) -> Any:
+    """Arguments as they were written down, with values in the places of numbers."""
+    if isinstance(written, Value):
+        return value_of(written.number)
+    if isinstance(written, Scalar):
+        return written.value
+    if type(written) is tuple:
+        return [fill(v, value_of) for v in written]
+    return written
+
+
+_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_REPEATABLE: set[Any] = set()
+"""Operations that were found to be so."""
+
+
+def _require_repeatable(func: Any) -> None:
+    tags = func.tags
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        raise UnrecordableError(f"it reads values while it runs ({func})")
+    if torch.Tag.nondeterministic_seeded in tags:
+        raise UnrecordableError(f"it draws random numbers ({func})")
+    if func._schema.is_mutable:
+        raise UnrecordableError(f"it changes tensors in place ({func})")
+    if func is torch.ops.aten.as_strided.default:
+        raise UnrecordableError(f"it depends on how tensors lie in memory ({func})")
+    _REPEATABLE.add(func)
+
+
+def _tensors(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else -1

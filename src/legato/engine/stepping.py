@@ -1,0 +1,245 @@
+"""One step of an algorithm, recorded in every call and looked up among those that are known."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato._support import tree
+from legato.algorithms import Algorithm
+from legato.engine.machine import Builder, CapturedLoop, CapturedSweep
+from legato.engine.program import Adjoint, Program
+from legato.engine.recording import Recorder, Recording, UnrecordableError, recording
+
+KEPT = 64
+"""Programs that are remembered."""
+
+
+@dataclass
+class Kept:
+    """A program and what was made of it, by number of iterations and way of compiling."""
+
+    program: Program
+    builders: dict[Any, Builder] = field(default_factory=dict)
+    loops: dict[Any, CapturedLoop] = field(default_factory=dict)
+    sweeps: dict[Any, list[CapturedSweep]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass
+class Stepping:
+    """The program of this call's step, with the tensors that it takes in this call.
+
+    ``outside`` are those that the step finds by itself; ``attached`` says which entries of the
+    state carry a derivative.
+    """
+
+    kept: Kept
+    outside: list[Tensor]
+    attached: tuple[bool, ...]
+
+    @property
+    def program(self) -> Program:
+        return self.kept.program
+
+    @property
+    def learned(self) -> list[Tensor]:
+        """What is outside and gets a gradient."""
+        adjoint = self.program.adjoint
+        if adjoint is None:
+            return []
+        by_number = dict(zip(self.program.outside, self.outside, strict=True))
+        return [by_number[adjoint.outside[i]] for i in self.program.found]
+
+
+_kept: OrderedDict[Any, Kept] = OrderedDict()
+_patterns: dict[Any, tuple[bool, ...]] = {}
+_lock = threading.Lock()
+
+
+def forget() -> None:
+    """Drop all programs, and with them the memory of their graphs."""
+    with _lock:
+        _kept.clear()
+        _patterns.clear()
+
+
+def stepping(
+    problem: Any, algorithm: Algorithm[Any, Any], state: Any, *, differentiate: bool
+) -> Stepping:
+    """The step of an algorithm from ``state``, as a program; raises :class:`UnrecordableError`."""
+    leaves = tree.leaves(state)
+    _require_one_device(leaves)
+    attached = tuple(differentiate and t.requires_grad for t in leaves)
+    hint = (type(algorithm), type(problem), differentiate, attached, tuple(t.shape for t in leaves))
+    attached = _patterns.get(hint, attached)
+    while True:
+        one = _Step(problem, algorithm, state, leaves, attached, differentiate)
+        grown = tuple(a or b for a, b in zip(attached, one.attached, strict=True))
+        if grown == attached:
+            break
+        attached = grown  # what a step attaches, the next one finds attached
+    _require_one_device([*leaves, *one.recording.outside.values()])
+    if differentiate:
+        _require_untangled([t for t in one.recording.outside.values() if t.requires_grad])
+    key = (one.recording.key, one.graph_key, tuple(one.outputs), attached)
+    with _lock:
+        kept = _kept.get(key)
+        if kept is not None:
+            _kept.move_to_end(key)
+    if kept is None:
+        kept = Kept(one.program())
+        one.require_repeatable(kept.program)
+        with _lock:
+            _patterns[hint] = attached
+            kept = _kept.setdefault(key, kept)
+            while len(_kept) > KEPT:
+                _kept.popitem(last=False)
+    return Stepping(kept, list(one.recording.outside.values()), attached)
+
+
+class _Step:
+    """A step, recorded as it is run."""
+
+    def __init__(
+        self, problem: Any, algorithm: Algorithm[Any, Any], state: Any, leaves: Sequence[Tensor],
+        attached: tuple[bool, ...], differentiate: bool,
+    ) -> None:  # fmt: skip
+        self._rest = (problem, algorithm, state)
+        self._pattern, self._differentiate = attached, differentiate
+        self._inputs = [t.detach().requires_grad_(a) for t, a in zip(leaves, attached, strict=True)]
+        self._recorder = Recorder(self._inputs)
+        with torch.set_grad_enabled(differentiate), recording(self._recorder):
+            after = algorithm.step(problem, tree.rebuild(state, self._inputs))
+            self._after = tree.leaves(after)
+        if len(self._after) != len(leaves):
+            raise UnrecordableError("its states change their structure")
+        self.outputs = [self._recorder.number(t) for t in self._after]
+        for old, new in zip(leaves, self._after, strict=True):
+            if (old.shape, old.dtype) != (new.shape, new.dtype):
+                raise UnrecordableError("its states change their shape or dtype")
+        self.attached = tuple(t.requires_grad for t in self._after) if differentiate else attached
+        self.recording: Recording = self._recorder.recording
+        self.graph_key = self._graph() if differentiate else ()
+
+    # --- derivatives ------------------------------------------------------------------------------
+
+    def _learned(self) -> dict[int, Tensor]:
+        outside = self.recording.outside
+        return {n: t for n, t in outside.items() if t.requires_grad}
+
+    def _graph(self) -> tuple[Any, ...]:
+        """The names of what autograd has noted: custom functions show in no operation."""
+        ends = {t.grad_fn for t in self._learned().values() if t.grad_fn is not None}
+        open_ = [t.grad_fn for t in self._after if t.grad_fn is not None]
+        seen: dict[Any, int] = {}
+        found: list[Any] = []
+        while open_:
+            node = open_.pop()
+            if node in seen or node in ends:
+                continue
+            seen[node] = len(seen)
+            follow = [n for n, _ in node.next_functions if n is not None]
+            found.append((node.name(), len(follow), _numbers_of(node)))
+            open_ += follow
+        return tuple(found)
+
+    def program(self) -> Program:
+        """The program of what was recorded, its adjoint recorded as well where one is asked for."""
+        if not self._differentiate or not any(self.attached):
+            return Program(self.recording, self.outputs)
+        learned = self._learned()
+        state = [i for i, a in enumerate(self._pattern) if a]
+        recorder, known = self._recorder, set(self.recording.outside)
+        live = [i for i in state if self._after[i].requires_grad]
+        cotangents = [torch.ones_like(self._after[i]) for i in state]
+        numbers = tuple(map(recorder.add_input, cotangents))
+        with recording(recorder):
+            results = torch.autograd.grad(
+                [self._after[i] for i in live],
+                [*(self._inputs[i] for i in state), *learned.values()],
+                [c for i, c in zip(state, cotangents, strict=True) if i in live],
+                allow_unused=True,
+                retain_graph=True,
+            )
+        arrived = [None if g is None else recorder.number(g) for g in results]
+        if set(self.recording.outside) != known:
+            raise UnrecordableError("its backward pass uses tensors that the forward pass does not")
+        pulled, gradients = arrived[: len(state)], arrived[len(state) :]
+        adjoint = Adjoint(tuple(state), numbers, tuple(pulled), tuple(learned), tuple(gradients))
+        return Program(self.recording, self.outputs, adjoint)
+
+    # --- trust ------------------------------------------------------------------------------------
+
+    def require_repeatable(self, program: Program) -> None:
+        """A second step, run by the algorithm and by the program, finds and gives the same."""
+        problem, algorithm, state = self._rest
+        second = _Step(
+            problem, algorithm, state, [t.detach() for t in self._after], self._pattern,
+            self._differentiate,
+        )  # fmt: skip
+        mine, other = self.recording, second.recording
+        count = len(other.operations)
+        same = mine.operations[:count] == other.operations
+        if not same or second.outputs != self.outputs or second.graph_key != self.graph_key:
+            raise UnrecordableError("two steps in a row do different things")
+        for a, b in zip(mine.outside.values(), other.outside.values(), strict=True):
+            if a is not b and not _same(a, b):
+                raise UnrecordableError(
+                    "a tensor that it makes from Python values changes by the step"
+                )
+        with torch.no_grad():
+            constants = program.prologue()(*other.outside.values())
+            results = program.steps(1)(*(t.detach() for t in self._after), *constants)
+        for got, true in zip(results[len(self._after) :], second._after, strict=True):
+            if not _same(got, true.detach()):
+                raise UnrecordableError("the recorded step gives other values than the step itself")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not (a.is_floating_point() or a.is_complex()):
+        return torch.equal(a, b.to(a.device))
+    eps = torch.finfo(a.dtype).eps
+    return torch.allclose(a.detach(), b.detach().to(a.device), 100 * eps, 100 * eps, True)
+
+
+def _numbers_of(node: Any) -> Any:
+    """What a custom function keeps besides tensors, as far as it can be compared."""
+    kept = getattr(node, "__dict__", None) or {}
+    simple = (bool, int, float, str, type(None))
+    return tuple((k, repr(v)) for k, v in sorted(kept.items()) if isinstance(v, simple))
+
+
+def _require_one_device(tensors: Sequence[Tensor]) -> None:
+    """All on one device; numbers may stay on the host."""
+    devices = {t.device for t in tensors if t.device.type != "cpu" or t.ndim}
+    if len(devices) > 1:
+        raise UnrecordableError(f"it works on several devices ({', '.join(map(str, devices))})")
+
+
+def _require_untangled(learned: Sequence[Tensor]) -> None:
+    """A tensor computed from another must not stand beside it: its gradient would count twice."""
+    if all(t.grad_fn is None for t in learned) or len(learned) < 2:
+        return
+    targets = {id(t) for t in learned if t.grad_fn is None}
+    nodes = {t.grad_fn for t in learned if t.grad_fn is not None}
+    open_ = [n for node in nodes for n, _ in node.next_functions if n is not None]
+    seen: set[Any] = set()
+    while open_:
+        node = open_.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in nodes or id(getattr(node, "variable", None)) in targets:
+            raise UnrecordableError(
+                "it uses a learned tensor and another that was computed from it"
+            )
+        open_ += [n for n, _ in node.next_functions if n is not None]

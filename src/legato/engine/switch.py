@@ -1,0 +1,250 @@
+"""The switch: how a solve runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from legato._support import tree
+from legato._support.checks import inside_functional_transform, is_watched, require_whole
+from legato._support.compiling import is_being_recorded
+from legato._support.telling import tell
+from legato.algorithms import Algorithm
+from legato.engine.machine import (
+    Builder,
+    CapturedLoop,
+    CapturedSweep,
+    Loop,
+    OpenTape,
+    Sweep,
+    Tape,
+)
+from legato.engine.recording import UnrecordableError
+from legato.engine.stepping import Kept, Stepping, stepping
+from legato.errors import EagerWarning
+
+_chosen: ContextVar[tuple[Engine, ...]] = ContextVar("engines", default=())
+
+
+class Engine(ContextDecorator):
+    """How the iterations of a solve run; the mathematics is the same for all.
+
+    Given to one solve, ``solve(…, engine=Compiled())``, or to all that a block or a function
+    calls: ``with Compiled(): …``, ``@Compiled()``.
+    """
+
+    def block(self, iterations: int, size: int) -> int:
+        """How many iterations are compiled as one function, of ``size`` operations each."""
+        return 1
+
+    def compiled(self, module: fx.GraphModule) -> Callable[..., Any]:
+        """What a block runs as."""
+        return module
+
+    def __enter__(self) -> Engine:
+        _chosen.set((*_chosen.get(), self))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        _chosen.set(_chosen.get()[:-1])
+
+
+class Eager(Engine):
+    """Step by step, as Python comes to it: for looking inside, and inside of the other engines.
+
+    >>> with lg.Compiled():
+    ...     solution = lg.solve(lg.SquaredDistance(torch.ones(2)) + lg.L1(0.5), engine=lg.Eager())
+    >>> solution.x
+    tensor([0.5000, 0.5000])
+    """
+
+    def __repr__(self) -> str:
+        return "Eager()"
+
+
+@dataclass(frozen=True)
+class Replayed(Engine):
+    """Iterations as one CUDA graph: recorded in the first call, replayed in all that follow.
+
+    The first call takes about a second, later ones wait for no launches. Every call runs one step
+    as usual and compares what it does with the record: tensors may be changed or replaced, and a
+    step that does something else is recorded anew. What cannot be recorded, because it reads
+    values or draws random numbers, runs step by step and says so. On a CPU it saves a little of
+    Python's time.
+
+    >>> weight = torch.tensor(0.5, requires_grad=True)
+    >>> x = lg.solve(lg.SquaredDistance(torch.ones(2)) + lg.L1(weight), engine=lg.Replayed()).x
+    >>> x.sum().backward()
+    >>> x.detach(), weight.grad
+    (tensor([0.5000, 0.5000]), tensor(-2.))
+    """
+
+
+@dataclass(frozen=True)
+class Compiled(Engine):
+    """As :class:`Replayed`, with the operations of several iterations compiled into few kernels.
+
+    The first call of a kind takes seconds to minutes; worth it in a training loop. Without a
+    compiler on the machine it says so and replays.
+
+    Args:
+        steps: iterations in one compiled function; None chooses by the size of a step.
+    """
+
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            require_whole(self.steps, "steps")
+
+    def block(self, iterations: int, size: int) -> int:
+        if self.steps is not None:
+            return min(self.steps, iterations)
+        most = max(1, min(10, _COMPILED // max(size, 1), iterations))
+        return next((n for n in range(most, most // 2, -1) if iterations % n == 0), most)
+
+    def compiled(self, module: fx.GraphModule) -> Callable[..., Any]:
+        return _OrAsItIs(module)
+
+
+_COMPILED = 320
+"""Operations in one compiled function: beyond, compilers take minutes."""
+
+
+class _OrAsItIs:
+    """A compiled function, or the plain one where the compiler fails."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._plain = module
+        self._fast: Callable[..., Any] | None = torch.compile(module, dynamic=False, fullgraph=True)
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        if self._fast is None:
+            return self._plain(*tensors)
+        try:
+            return self._fast(*tensors)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._fast = None
+            tell(
+                f"Compiled() replays without compiling: {_first_line(error)}",
+                EagerWarning,
+            )
+            return self._plain(*tensors)
+
+
+# --- what running and gradients ask for ----------------------------------------------------------
+
+
+def engine_of(given: Engine | None) -> Engine | None:
+    """The engine that was given, or that of the block around; None where steps run as usual."""
+    around = _chosen.get()
+    engine = given if given is not None else (around[-1] if around else None)
+    return None if engine is None or isinstance(engine, Eager) else engine
+
+
+def recorded_step(
+    engine: Engine | None, problem: Any, algorithm: Algorithm[Any, Any], state: Any,
+    *, differentiate: bool = False,
+) -> Stepping | None:  # fmt: skip
+    """The step of this solve as a program; None where it has to run as usual, said in words."""
+    if engine is None or _is_transformed(state):
+        return None
+    try:
+        return stepping(problem, algorithm, state, differentiate=differentiate)
+    except UnrecordableError as reason:
+        tell(
+            f"{engine!r} runs {type(algorithm).__name__} step by step: {reason}.",
+            EagerWarning,
+        )
+        return None
+
+
+def loop(engine: Engine, step: Stepping, state: Any, iterations: int) -> tuple[Any, Any]:
+    """The last two states after some steps, without derivatives."""
+    leaves = [t.detach() for t in tree.leaves(state)]
+    builder = _builder(step.kept, engine, iterations)
+    inputs = (*leaves, *(t.detach() for t in step.outside))
+    with torch.no_grad():
+        if _captures(inputs):
+            key = (iterations, builder.block, repr(engine))
+            with step.kept.lock:
+                if key not in step.kept.loops:
+                    step.kept.loops[key] = CapturedLoop(builder, iterations)
+            both = step.kept.loops[key](*inputs)
+        else:
+            both = Loop(builder, iterations)(*inputs)
+    width = len(leaves)
+    return tree.rebuild(state, both[:width]), tree.rebuild(state, both[width:])
+
+
+def _builder(kept: Kept, engine: Engine, iterations: int) -> Builder:
+    block = engine.block(iterations, kept.program.size)
+    with kept.lock:
+        return kept.builders.setdefault(
+            (repr(engine), block), Builder(kept.program, engine.compiled, block)
+        )
+
+
+def sweep(
+    engine: Engine, step: Stepping, state: Sequence[Tensor], iterations: int
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Tape | OpenTape]:
+    """The last two states after some steps, as leaves, and the tape that differentiates them."""
+    inputs = [t.detach() for t in (*state, *step.outside)]
+    builder, width = _builder(step.kept, engine, iterations), len(state)
+    with torch.no_grad():
+        if not _captures(inputs):
+            opened = Sweep(builder, iterations)
+            both, content = opened.forward(*inputs)
+            return both[:width], both[width:], OpenTape(opened, content)
+        captured = _free_sweep(step.kept, builder, (iterations, builder.block, repr(engine)))
+        try:
+            tape = captured.hold()
+            both = captured.forward(*inputs)
+        finally:
+            captured.lock.release()
+    return both[:width], both[width:], tape
+
+
+def _free_sweep(kept: Kept, builder: Builder, key: Any) -> CapturedSweep:
+    """One whose tape nobody needs any more, locked; a new one where all are in use."""
+    with kept.lock:
+        for one in kept.sweeps.setdefault(key, []):
+            if one.is_free and one.lock.acquire(blocking=False):
+                return one
+        one = CapturedSweep(builder, key[0])
+        one.lock.acquire()
+        kept.sweeps[key].append(one)
+        return one
+
+
+def _captures(tensors: Sequence[Tensor]) -> bool:
+    if all(t.device.type != "cuda" for t in tensors):
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def _is_transformed(state: Any) -> bool:
+    """Whether somebody else looks at the operations: a compiler, a transform, a mode."""
+    return (
+        torch.compiler.is_compiling()
+        or inside_functional_transform()
+        or is_being_recorded()
+        or is_watched()
+        or any(
+            type(t) is not Tensor and not isinstance(t, torch.nn.Parameter)
+            for t in tree.leaves(state)
+        )
+    )
+
+
+def _first_line(error: Exception) -> str:
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0] if words else ''}"[:300]
