@@ -199,7 +199,7 @@ LOOKS = 20
 
 
 class _Watched(Algorithm[Any, Any]):
-    """An algorithm with a look at the end of every few steps: a map on (state, before, progress)."""
+    """An algorithm with a look after every few steps: a map on (before, progress)."""
 
     def __init__(self, watch: Watch, steps: int) -> None:
         self.watch, self.steps_a_look = watch, steps

@@ -22,7 +22,7 @@ LONGEST_GRAPH = 20_000
 
 @dataclass(frozen=True)
 class Builder:
-    """Functions of a program, each made once: blocks of steps, compiled if they are of full size."""
+    """Functions of a program, each made once; blocks of steps of full size are compiled."""
 
     program: Program
     compile_: Compiler
@@ -42,6 +42,9 @@ class Builder:
         return self._once(
             ("pulls", count), lambda: self._compiled(count, self.program.pulls(count))
         )
+
+    def product(self) -> Function:
+        return self._once("product", lambda: self._compiled(self.block, self.program.product()))
 
     def lengths(self, iterations: int) -> list[int]:
         """Blocks of steps that make up a number of iterations."""
@@ -84,6 +87,13 @@ class Sweep:
         lengths = builder.lengths(iterations)
         self._there = [builder.steps(n, saving=True) for n in lengths]
         self._back = [builder.pulls(n) for n in reversed(lengths)]
+        self._product = builder.product() if iterations == 1 else None
+
+    def product(self, tape: Sequence[Any], *cotangents: Tensor) -> tuple[Tensor, ...]:
+        """Jᵀw of a single step."""
+        assert self._product is not None
+        results: tuple[Tensor, ...] = self._product(*tape[1], *tape[0], *_distinct(cotangents))
+        return results
 
     def forward(self, *tensors: Tensor) -> tuple[tuple[Tensor, ...], list[Any]]:
         """(state, outside) ↦ the last two states, and the tape."""
@@ -137,6 +147,12 @@ class Graph:
         self._graph.replay()
         return self._outputs
 
+    def copied(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The results in memory of their own."""
+        results = _copies(self(*tensors))
+        self.free()
+        return results
+
     def free(self) -> None:
         """Called once the results have been copied."""
         self._used.record()
@@ -178,6 +194,7 @@ class CapturedSweep:
         self._sweep = Sweep(builder, iterations)
         self._there: Graph | None = None
         self._back: Graph | None = None
+        self._product: Graph | None = None
         self._tape: list[Any] = []
         self._holder: weakref.ref[Tape] | None = None
         self.lock = threading.Lock()
@@ -200,14 +217,21 @@ class CapturedSweep:
         return both
 
     def reverse(self, *arriving: Tensor) -> tuple[Tensor, ...]:
-        assert self._there is not None
         with self.lock:
             if self._back is None:
-                tape, pool = self._tape, self._there.pool
-                self._back = Graph(lambda *a: self._sweep.reverse(tape, *a), arriving, pool)
-            results = _copies(self._back(*arriving))
-            self._back.free()
-        return results
+                self._back = self._captured(self._sweep.reverse, arriving)
+            return self._back.copied(*arriving)
+
+    def product(self, *cotangents: Tensor) -> tuple[Tensor, ...]:
+        with self.lock:
+            if self._product is None:
+                self._product = self._captured(self._sweep.product, cotangents)
+            return self._product.copied(*cotangents)
+
+    def _captured(self, function: Function, examples: Sequence[Tensor]) -> Graph:
+        assert self._there is not None
+        tape = self._tape
+        return Graph(lambda *tensors: function(tape, *tensors), examples, self._there.pool)
 
 
 class Tape:
@@ -219,6 +243,9 @@ class Tape:
     def reverse(self, *arriving: Tensor) -> tuple[Tensor, ...]:
         return self._sweep.reverse(*arriving)
 
+    def product(self, *cotangents: Tensor) -> tuple[Tensor, ...]:
+        return self._sweep.product(*cotangents)
+
 
 class OpenTape:
     """The tape of a sweep that was not captured."""
@@ -228,6 +255,9 @@ class OpenTape:
 
     def reverse(self, *arriving: Tensor) -> tuple[Tensor, ...]:
         return self._sweep.reverse(self._tape, *arriving)
+
+    def product(self, *cotangents: Tensor) -> tuple[Tensor, ...]:
+        return self._sweep.product(self._tape, *cotangents)
 
 
 def _copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

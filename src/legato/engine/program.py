@@ -94,6 +94,18 @@ class Program:
             saved += [values[n] for n in self.saved] if saving else []
         return build.done([*before, *now, *saved])
 
+    def product(self) -> fx.GraphModule:
+        """(saved of one step, constants, cotangents) ↦ cotangents: the state's alone."""
+        assert self.adjoint is not None
+        build = _Builder()
+        values = build.inputs(self.saved) | build.inputs(self.constants)
+        arriving = build.inputs(self.adjoint.cotangents)
+        values |= arriving
+        pulled = self.adjoint.pulled
+        build.emit(self._behind([n for n in pulled if n is not None], self._backward), values)
+        pairs = zip(pulled, arriving.values(), strict=True)
+        return build.done([build.zeros(old) if n is None else values[n] for n, old in pairs])
+
     def pulls(self, count: int) -> fx.GraphModule:
         """(saved of the steps in their order, constants, cotangents, sums) ↦ both anew."""
         assert self.adjoint is not None

@@ -71,12 +71,16 @@ def forget() -> None:
 
 
 def stepping(
-    problem: Any, algorithm: Algorithm[Any, Any], state: Any, *, differentiate: bool
-) -> Stepping:
-    """The step of an algorithm from ``state``, as a program; raises :class:`UnrecordableError`."""
+    problem: Any, algorithm: Algorithm[Any, Any], state: Any, *, differentiate: bool,
+    attach: bool = False,
+) -> Stepping:  # fmt: skip
+    """The step of an algorithm from ``state``, as a program; raises :class:`UnrecordableError`.
+
+    ``attach`` asks for derivatives in all of the state, whatever it depends on.
+    """
     leaves = tree.leaves(state)
     _require_one_device(leaves)
-    attached = tuple(differentiate and t.requires_grad for t in leaves)
+    attached = tuple(attach or (differentiate and t.requires_grad) for t in leaves)
     hint = (type(algorithm), type(problem), differentiate, attached, tuple(t.shape for t in leaves))
     attached = _patterns.get(hint, attached)
     while True:

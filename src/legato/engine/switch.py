@@ -152,13 +152,13 @@ def engine_of(given: Engine | None) -> Engine | None:
 
 def recorded_step(
     engine: Engine | None, problem: Any, algorithm: Algorithm[Any, Any], state: Any,
-    *, differentiate: bool = False,
+    *, differentiate: bool = False, attach: bool = False,
 ) -> Stepping | None:  # fmt: skip
     """The step of this solve as a program; None where it has to run as usual, said in words."""
     if engine is None or _is_transformed(state):
         return None
     try:
-        return stepping(problem, algorithm, state, differentiate=differentiate)
+        return stepping(problem, algorithm, state, differentiate=differentiate, attach=attach)
     except UnrecordableError as reason:
         tell(
             f"{engine!r} runs {type(algorithm).__name__} step by step: {reason}.",
@@ -211,6 +211,16 @@ def sweep(
         finally:
             captured.lock.release()
     return both[:width], both[width:], tape
+
+
+def transposed(
+    engine: Engine | None, problem: Any, algorithm: Algorithm[Any, Any], state: Any
+) -> Callable[..., Sequence[Tensor]] | None:
+    """w ↦ Jᵀw of the step at ``state``, on leaves; None where it has to run as usual."""
+    step = recorded_step(engine, problem, algorithm, state, differentiate=True, attach=True)
+    if engine is None or step is None or step.program.adjoint is None:
+        return None
+    return sweep(engine, step, tree.leaves(state), 1)[2].product
 
 
 def _free_sweep(kept: Kept, builder: Builder, key: Any) -> CapturedSweep:

@@ -15,6 +15,7 @@ from legato._support.graph import leaves_behind
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.engine import Engine
+from legato.engine.switch import transposed
 from legato.errors import GradientError
 from legato.gradients.linear.base import Factored, LinearResult
 from legato.gradients.rows import Rows
@@ -156,6 +157,7 @@ class Linearisation:
         parameters: the θ of :meth:`jvp`.
         batch: how many leading axes of the state are a batch: cotangents are matrices then, with a
             row for each of its elements.
+        engine: what products from the left run by; None for step by step.
 
     >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)))
     >>> algorithm = lg.ForwardBackward(1.0)
@@ -172,6 +174,7 @@ class Linearisation:
         state: Any,
         parameters: Sequence[Tensor] = (),
         batch: int = 0,
+        engine: Engine | None = None,
     ) -> None:
         self.problem = problem
         self.algorithm = algorithm
@@ -183,6 +186,7 @@ class Linearisation:
         self._outputs = tree.leaves(self.after)
         self._parameters = list(parameters)
         self._pull: tuple[list[Tensor], list[Tensor | None]] | None = None
+        self._product = transposed(engine, problem, algorithm, self.state)
 
     def transposed(self, w: Tensor) -> Tensor:
         r"""A_xᵀ as the fixed-point family needs it, on cotangents of mirror coordinates, as rows.
@@ -191,6 +195,8 @@ class Linearisation:
         state before the step to the one after it: similar to A_xᵀ, hence of the same spectrum.
         """
         moved = self.transport(self.rows.unflatten(w))
+        if self._product is not None:
+            return self.rows.flatten(tuple(self._product(*tree.leaves(moved))))
         pulled = tuple(pull_back(self._outputs, self._inputs, tree.leaves(moved)))
         return self.rows.flatten(pulled)
 

@@ -85,11 +85,12 @@ class FixedPointGradient(GradientStrategy):
         # Capture only the residual. Capturing `done` would create a reference cycle through the
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
+        engine = task.engine
         then = tuple(t.detach() for t in after)
         batch = batch_of(problem, plain, before)
 
         def replaced(grads: Sequence[Tensor]) -> list[Tensor]:
-            linearisation = Linearisation(problem, plain, before, batch=batch)
+            linearisation = Linearisation(problem, plain, before, batch=batch, engine=engine)
             rows = linearisation.rows
             _require_same_map(linearisation, then)
             xi = rows.flatten(grads)
@@ -344,16 +345,16 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
     allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
     if residual <= allowed and done.settled is not None and not bool(done.settled.all()):
         tell(
-            f"The solve ended after {most(done.iterations)} iterations with residual {residual:.2e}, but "
-            "entries at the boundary are on their way back inside, where they cannot be seen yet: "
+            f"The solve ended after {most(done.iterations)} iterations with residual "
+            f"{residual:.2e}, but entries at the boundary are on their way back inside, where they cannot be seen yet: "
             "its last iterate is no fixed point. Give Stop more iterations, or a start further "
             "inside.",
             NotConvergedWarning,
         )
     if residual > allowed:
         tell(
-            f"The solve ended after {most(done.iterations)} iterations with residual {residual:.2e} > "
-            f"{allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
+            f"The solve ended after {most(done.iterations)} iterations with residual "
+            f"{residual:.2e} > {allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
             "one is off by an unknown amount. Give Stop more iterations or a looser tol, or use "
             "Unroll(), which is exact for any number of iterations.",
             NotConvergedWarning,

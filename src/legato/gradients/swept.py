@@ -49,7 +49,8 @@ class _Sweeping:
 
     def forward(self) -> tuple[Tensor, ...]:
         before, after, self.tape = sweep(self.engine, self.step, self.leaves, self.iterations)
-        self.before, self.versions = list(before), self.versions_now()
+        # As tensors of their own: an entry may be one of the results, which lead back here.
+        self.before, self.versions = [t.detach() for t in before], self.versions_now()
         return tuple(after)
 
 

@@ -70,8 +70,8 @@ class SolverLayer(nn.Module):
         if missed and not warned:
             residual = as_number(done.residual.amax())
             tell(
-                f"{type(self).__name__} stopped after {most(done.iterations)} iterations with residual "
-                f"{residual:.2e} > {self.stop.tol:.0e}: what it returns is the "
+                f"{type(self).__name__} stopped after {most(done.iterations)} iterations with "
+                f"residual {residual:.2e} > {self.stop.tol:.0e}: what it returns is the "
                 "last iterate, not the solution. Allow more iterations or a looser tol.",
                 NotConvergedWarning,
             )
