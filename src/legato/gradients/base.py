@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.compiling import is_being_recorded
 from legato._support.graph import leaves_behind
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
@@ -142,6 +143,17 @@ def changed_since(found: str) -> GradientError:
     )
 
 
+@dataclass(frozen=True)
+class Transposed:
+    """w ↦ A_xᵀw, with the engine that it runs by: a solver's recurrences may take it too."""
+
+    product: Callable[[Tensor], Tensor]
+    engine: Engine | None
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return self.product(w)
+
+
 class Linearisation:
     r"""The Jacobian J of s ↦ step(s, θ) at ``state``, as matrix-free products from both sides.
 
@@ -187,15 +199,16 @@ class Linearisation:
         self._parameters = list(parameters)
         self._pull: tuple[list[Tensor], list[Tensor | None]] | None = None
         self._product = transposed(engine, problem, algorithm, self.state)
+        self.transposed = Transposed(self._transposed, engine if self._product else None)
 
-    def transposed(self, w: Tensor) -> Tensor:
+    def _transposed(self, w: Tensor) -> Tensor:
         r"""A_xᵀ as the fixed-point family needs it, on cotangents of mirror coordinates, as rows.
 
         In mirror coordinates A_xᵀ becomes w ↦ S_yᵀ T w, where T transports cotangents from the
         state before the step to the one after it: similar to A_xᵀ, hence of the same spectrum.
         """
         moved = self.transport(self.rows.unflatten(w))
-        if self._product is not None:
+        if self._product is not None and not is_being_recorded():
             return self.rows.flatten(tuple(self._product(*tree.leaves(moved))))
         pulled = tuple(pull_back(self._outputs, self._inputs, tree.leaves(moved)))
         return self.rows.flatten(pulled)

@@ -346,16 +346,16 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
     if residual <= allowed and done.settled is not None and not bool(done.settled.all()):
         tell(
             f"The solve ended after {most(done.iterations)} iterations with residual "
-            f"{residual:.2e}, but entries at the boundary are on their way back inside, where they cannot be seen yet: "
-            "its last iterate is no fixed point. Give Stop more iterations, or a start further "
-            "inside.",
+            f"{residual:.2e}, but entries at the boundary are on their way back inside, where they "
+            "cannot be seen yet: its last iterate is no fixed point. Give Stop more iterations, or "
+            "a start further inside.",
             NotConvergedWarning,
         )
     if residual > allowed:
         tell(
             f"The solve ended after {most(done.iterations)} iterations with residual "
-            f"{residual:.2e} > {allowed:.0e}, so its last iterate is not a fixed point, and a gradient that assumes "
-            "one is off by an unknown amount. Give Stop more iterations or a looser tol, or use "
-            "Unroll(), which is exact for any number of iterations.",
+            f"{residual:.2e} > {allowed:.0e}, so its last iterate is not a fixed point, and a "
+            "gradient that assumes one is off by an unknown amount. Give Stop more iterations or "
+            "a looser tol, or use Unroll(), which is exact for any number of iterations.",
             NotConvergedWarning,
         )

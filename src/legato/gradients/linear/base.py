@@ -10,10 +10,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from legato.engine import Engine
 from legato.errors import GradientError, InputError
 
 Product = Callable[[Tensor], Tensor]
 """w ↦ Mw on vectors, or on each row of a matrix."""
+
+
+def engine_behind(product: Product) -> Engine | None:
+    """What a solver's own recurrences run by, where the product comes with an engine."""
+    return getattr(product, "engine", None)
 
 
 @dataclass

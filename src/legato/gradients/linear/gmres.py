@@ -8,18 +8,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from legato.engine import Engine
 from legato.gradients.linear.base import (
     LinearResult,
     LinearSolver,
     Product,
     attainable,
+    engine_behind,
     norm,
     require_finite_products,
     require_settings,
     residual_of,
 )
 from legato.gradients.linear.judging import judged
-from legato.gradients.linear.spectrum import orthogonalised
+from legato.gradients.linear.krylov import Krylov
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class GMRES(LinearSolver):
         previous = torch.ones_like(target)
         while used < self.iterations:
             cycle = min(self.restart, self.iterations - used, xi.shape[-1])
-            update, count = _arnoldi_cycle(by_rows, r, cycle, target)
+            update, count = _arnoldi_cycle(by_rows, r, cycle, target, engine_behind(product))
             w, used = w + update, used + count
             r, residual = residual_of(by_rows, w, rows)
             # A whole cycle without progress, or nothing left: what rounding hides remains unknown.
@@ -73,40 +75,33 @@ class GMRES(LinearSolver):
         return judged(product, w.reshape(xi.shape), xi, used, tol)
 
 
-def _arnoldi_cycle(product: Product, r: Tensor, size: int, target: Tensor) -> tuple[Tensor, int]:
+def _arnoldi_cycle(
+    product: Product, r: Tensor, size: int, target: Tensor, engine: Engine | None
+) -> tuple[Tensor, int]:
     """One GMRES cycle for each row of r: the updates, and the number of products.
 
-    The Krylov bases live where r lives; the small Hessenberg systems (float64) on the host. A row
-    that has reached its target, or whose Krylov space is exhausted, goes on with zeros.
+    The Krylov bases live where r lives; the small Hessenberg systems (float64) on the host.
     """
-    beta = norm(r)
-    basis = r.new_zeros(size + 1, *r.shape)
-    basis[0] = torch.where(beta > 0, r / torch.where(beta > 0, beta, 1.0), 0.0)
-    heads = torch.cat([beta, target], -1).double().cpu()
+    heads = torch.cat([norm(r), target], -1).double().cpu()
     H = torch.zeros(len(r), size + 1, size, dtype=torch.float64)
     fit = _HessenbergFit(heads[:, 0])
     going, count = heads[:, 0] > 0, 0
-    for k in range(size):
-        v, parts = orthogonalised(basis[k] - product(basis[k]), basis[: k + 1])
-        length = norm(v)
-        column = torch.cat([parts, length], -1).double().cpu()  # waits for a GPU
+    # An (almost) empty new direction means that the space is invariant: nothing is left in it.
+    space = Krylov(lambda v: v - product(v), r, size, 1e-14, engine)
+    for k, column in enumerate(space):
         require_finite_products(column)
         H[:, : k + 2, k] = column
         count = k + 1
         error = fit.add(column)
-        # Half the target, for the true residual may be a little above the fit's. An (almost) empty
-        # new direction means that the Krylov space is invariant: nothing is left to find in it.
-        empty = column[:, -1] <= 1e-14 * torch.linalg.vector_norm(column, dim=-1)
-        going = going & (error > 0.5 * heads[:, 1]) & ~empty
+        # Half the target, for the true residual may be a little above the fit's.
+        going = going & (error > 0.5 * heads[:, 1]) & (column[:, -1] > 0)
         if not bool(going.any()):
             break
-        alive = going.to(r.device)[:, None]
-        basis[k + 1] = torch.where(alive, v / torch.where(length > 0, length, 1.0), 0.0)
     rhs = torch.zeros(len(r), count + 1, 1, dtype=torch.float64)
     rhs[:, 0, 0] = heads[:, 0]
     # By singular values, once: also defined where I − M is singular.
     y = torch.linalg.lstsq(H[:, : count + 1, :count], rhs, driver="gelsd").solution
-    return torch.einsum("bk,kbn->bn", y[..., 0].to(r), basis[:count]), count
+    return torch.einsum("bk,kbn->bn", y[..., 0].to(r), space.basis[:count]), count
 
 
 class _HessenbergFit:

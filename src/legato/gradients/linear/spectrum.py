@@ -6,9 +6,9 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from legato.gradients.linear.base import Product, norm
+from legato.gradients.linear.base import Product, engine_behind
+from legato.gradients.linear.krylov import Krylov
 
 RITZ_PRODUCTS = 10
 """Products from which a radius is estimated where the start holds most of what decays slowest."""
@@ -83,47 +83,20 @@ def ritz_radius(product: Product, start: Tensor, products: int = RITZ_PRODUCTS) 
     """
     n = start.shape[-1]
     rows = start.reshape(-1, n)
-    basis = [_unit(rows, norm(rows))]
-    columns = []
+
+    def by_rows(v: Tensor) -> Tensor:
+        return product(v.reshape(start.shape)).reshape(rows.shape)
+
+    size = min(products, n)
     rounding = torch.finfo(start.dtype).eps ** 0.5  # what is shorter is rounding
-    for k in range(min(products, n)):
-        image = product(basis[k].reshape(start.shape)).reshape(rows.shape)
-        v, coefficients = orthogonalised(image, torch.stack(basis))
-        length = norm(v)
-        length = torch.where(length > rounding * norm(image), length, 0.0)
-        columns.append(torch.cat([coefficients, length], -1))
-        basis.append(_unit(v, length))
-    size = len(columns)
-    H = (
-        torch.stack(
-            [pad(column[:, :size], (0, max(0, size - column.shape[-1]))) for column in columns], -1
-        )
-        .double()
-        .cpu()
-    )
+    H = torch.zeros(len(rows), size, size, dtype=torch.float64)
+    space = Krylov(by_rows, rows, size, rounding, engine_behind(product))
+    for k, column in enumerate(space):
+        known = min(k + 2, size)
+        H[:, :known, k] = column[:, :known]
     if not bool(torch.isfinite(H).all()):
         return math.inf
     return float(torch.linalg.eigvals(H).abs().amax())
-
-
-def orthogonalised(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """v without its parts along an orthonormal basis (k, rows, n), and these: (rows, k).
-
-    Gram–Schmidt loses orthogonality to cancellation; a second pass restores it to working precision
-    ("twice is enough", Kahan).
-    """
-    total: Tensor | None = None
-    for _ in range(2):
-        parts = torch.einsum("kbn,bn->bk", basis, v)
-        v = v - torch.einsum("bk,kbn->bn", parts, basis)
-        total = parts if total is None else total + parts
-    assert total is not None
-    return v, total
-
-
-def _unit(v: Tensor, length: Tensor) -> Tensor:
-    """v/length, and 0 where there is nothing."""
-    return torch.where(length > 0, v / torch.where(length > 0, length, 1.0), 0.0)
 
 
 def random_vector(like: Tensor, seed: int = 0) -> Tensor:
