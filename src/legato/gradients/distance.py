@@ -17,6 +17,10 @@ FAR = 3e-3
 """Estimated relative distance from the solution above which kinks may lie in between: a gradient
 on the wrong side of one is wrong by any amount."""
 
+VANISHED = 1e5
+"""How many times smaller than its start an iterate is that may be on its way to 0, where its own
+size says nothing about the way left to go."""
+
 _STEPS = 8
 """Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
 _SLOWEST = 1 - 1e-6
@@ -41,20 +45,15 @@ def warn_if_far(
     seen = norm(xi).reshape(-1)
     grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
     factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
-    changes = _for_rows(last_change, seen)
+    changes = rows_of(last_change, seen)
     # The start may have been far larger than the solution, and the last change relative to it.
-    present = _for_rows(
-        linearisation.algorithm.residual(
-            linearisation.state, tree.detach(linearisation.after), linearisation.rows.batch
-        ),
-        seen,
-    )
-    shrunk = (changes < present) & (present < 1e5 * changes)
+    present = rows_of(present_change(linearisation), seen)
+    shrunk = (changes < present) & (present < VANISHED * changes)
     changes = torch.where(shrunk, present, changes)
     changes = torch.where(seen > 0, changes, 0.0)
     visible = changes > max(10 * torch.finfo(factor.dtype).eps, (1 - _SLOWEST) * FAR)
     if bool(visible.any()):
-        rates = _for_rows(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
+        rates = rows_of(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
         factor = torch.where(visible, torch.maximum(factor, 1 / (1 - rates)), factor)
     distances = changes * factor
     distance = as_number(distances.amax())
@@ -70,10 +69,16 @@ def warn_if_far(
     return distance > FAR
 
 
-def _for_rows(values: Tensor, seen: Tensor) -> Tensor:
+def rows_of(values: Tensor, seen: Tensor) -> Tensor:
     """One number for each row, or the largest for all."""
     known = values.reshape(-1) if values.numel() == len(seen) else values.amax()
     return known.to(seen)
+
+
+def present_change(linearisation: Linearisation) -> Tensor:
+    """The change in one step, relative to the present size: one number for each element."""
+    after = tree.detach(linearisation.after)
+    return linearisation.algorithm.residual(linearisation.state, after, linearisation.rows.batch)
 
 
 @torch.no_grad()

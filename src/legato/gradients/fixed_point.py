@@ -37,6 +37,7 @@ from legato.gradients.distance import warn_if_far
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, residual_of, worst
 from legato.gradients.unseen import leaves_gradient_open
+from legato.gradients.vanishing import warn_if_another_piece
 from legato.running import Run, Stop, batch_of
 
 FORWARD_TOLERANCE = 1e-3
@@ -105,7 +106,9 @@ class FixedPointGradient(GradientStrategy):
                 result = self.adjoint(linearisation, sound)
                 self.conclude(result, linearisation)
                 if not warn_if_far(linearisation, last_change, result, sound):
-                    warn_if_bent(self.adjoint, linearisation, last_change, result, sound)
+                    solved = last_change, result, sound
+                    warn_if_bent(self.adjoint, linearisation, *solved)
+                    warn_if_another_piece(self.adjoint, linearisation, *solved)
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))
