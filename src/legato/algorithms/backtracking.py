@@ -103,6 +103,16 @@ class Backtracking:
             return step
         return torch.where(unseen, _bounded(first, problem.smooth, geometry, y, x, gradient), step)
 
+    @torch.no_grad()
+    def at_rest(
+        self, problem: Composite, geometry: Geometry, y: Var, x: Var, step: Tensor
+    ) -> Tensor:
+        """The last step, shortened where f is too steep for it in directions that x did not take.
+
+        Moves along a flat direction make steps grow, as far as the next one that is not.
+        """
+        return _bounded(step, problem.smooth, geometry, y, x, problem.smooth.grad(x))
+
     def _for_each(self, number: Tensor | float, like: Tensor, name: str) -> Tensor:
         number = torch.as_tensor(number, dtype=like.dtype).detach().to(like)
         if number.numel() != 1 and number.shape != like.shape:

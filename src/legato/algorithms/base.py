@@ -94,6 +94,13 @@ class Algorithm(ABC, Generic[P, S]):
         """Everything that must stand still at convergence, as points (not mirror coordinates)."""
         return self.solution(state)
 
+    def at_rest(self, problem: P, state: S) -> S:
+        """The last state, with steps that suit every direction and not only those of its moves.
+
+        At a solution steps do not matter, but the derivative of the iteration sees all directions.
+        """
+        return state
+
     def fixed_point_map(self, state: S) -> tuple[Algorithm[P, Any], Any]:
         """An autonomous map with the same fixed points, and ``state`` in its terms.
 

@@ -281,6 +281,12 @@ class ForwardBackward(Algorithm[Composite, Any]):
     def coordinates(self, state: State) -> tuple[tuple[Geometry, Var], ...]:
         return () if is_euclidean(self.geometry) else ((self.geometry, state.mirror),)
 
+    def at_rest(self, problem: Composite, state: State) -> State:
+        if isinstance(state, MirrorState) or not isinstance(self.step_size, Backtracking):
+            return state
+        y, x, step = map(tree.detach, (state.mirror, state.point, state.step))
+        return state._replace(step=self.step_size.at_rest(problem, self.geometry, y, x, step))
+
     def fixed_point_map(self, state: State) -> tuple[Algorithm[Composite, Any], MirrorState]:
         if isinstance(state, MirrorState):
             return self, state

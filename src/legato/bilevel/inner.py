@@ -156,7 +156,7 @@ class InnerSolver:
         """‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ)."""
         algorithm, state = done.algorithm, done.state
         with contextlib.suppress(GradientError):  # of an average only its changes can be observed
-            algorithm, state = algorithm.fixed_point_map(state)
+            algorithm, state = algorithm.fixed_point_map(algorithm.at_rest(done.problem, state))
         moved = algorithm.step(done.problem, state)
         again = algorithm.step(done.problem, moved)
         self.iterations += 2

@@ -23,6 +23,11 @@ size says nothing about the way left to go."""
 
 _STEPS = 8
 """Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
+_AHEAD = 3.0
+"""Changes in one direction lead further than this many of them in nine steps at any rate above
+two thirds."""
+_ROUNDING = 100.0
+"""Changes up to so many eps may be rounding of a step whose terms cancel."""
 _SLOWEST = 1 - 1e-6
 """Rates beyond count as this one: a drift at constant speed has no end in sight."""
 
@@ -83,12 +88,19 @@ def present_change(linearisation: Linearisation) -> Tensor:
 
 @torch.no_grad()
 def rate_of_steps(linearisation: Linearisation) -> Tensor:
-    """(‖x^{n+9} − x^{n+8}‖/‖x^{n+1} − x^n‖)^{1/8} of the points, for each element of a batch."""
+    """(‖x^{n+9} − x^{n+8}‖/‖x^{n+1} − x^n‖)^{1/8} of the points, for each element of a batch.
+
+    0 where they are changed by rounding, which goes nowhere: ‖x^{n+9} − x^n‖ is no longer than
+    one or two of its steps.
+    """
     algorithm, batch = linearisation.algorithm, linearisation.rows.batch
-    before, after = linearisation.state, tree.detach(linearisation.after)
-    size = algorithm.size(before, batch)
+    start, after = linearisation.state, tree.detach(linearisation.after)
+    before, size = start, algorithm.size(start, batch)
     first = algorithm.residual(before, after, batch, size)
     for _ in range(_STEPS):
         before, after = after, algorithm.step(linearisation.problem, after)
     last = algorithm.residual(before, after, batch, size)
+    gone = algorithm.residual(start, after, batch, size)
+    rounding = _ROUNDING * torch.finfo(first.dtype).eps
+    last = torch.where((first <= rounding) & (gone < _AHEAD * first), 0.0, last)
     return torch.where(first > 0, last / torch.where(first > 0, first, 1.0), 0.0) ** (1 / _STEPS)

@@ -73,7 +73,9 @@ class FixedPointGradient(GradientStrategy):
             done = task.detached().run()
         if not torch.is_grad_enabled():
             return done
-        plain, before = task.algorithm.fixed_point_map(done.state)
+        with torch.no_grad():
+            resting = task.algorithm.at_rest(task.problem, done.state)
+        plain, before = task.algorithm.fixed_point_map(resting)
         before = tree.detach(before)
         after = tree.leaves(plain.step(task.problem, before))
         if not any(t.requires_grad for t in after):
