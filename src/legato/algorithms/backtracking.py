@@ -46,6 +46,8 @@ class Backtracking:
         most: trials after which the search gives up.
         unit: what counts as large for f, in the shapes of ``initial``: smaller values are told
             apart by gradients, for their differences may be rounding.
+        steady: grow no further than f allows in every direction, whether x moves along it or not,
+            at the price of some gradients. Strategies that differentiate iterations ask for it.
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
     >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
@@ -58,6 +60,7 @@ class Backtracking:
     grow: float = 1.0
     most: int = 100
     unit: Tensor | float = 1.0
+    steady: bool = False
 
     def __post_init__(self) -> None:
         positive = holds(self.initial > 0) and holds(self.unit > 0)
@@ -179,6 +182,9 @@ class Backtracking:
             found = found | ((excess <= allowed) & (allowed < torch.inf))
             found = found | _is_rounding(change, x, batch)  # it says nothing about the step
             if bool(found.all()):
+                if self.steady and bool((alpha > last).any()):
+                    bounded = _bounded(alpha, f, geometry, y, x, gradient)
+                    return torch.where(alpha > last, bounded, alpha)
                 return alpha
             shorter = alpha * self.shrink
             shorter = torch.where(alpha > last, torch.maximum(last, shorter), shorter)

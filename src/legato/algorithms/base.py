@@ -101,6 +101,13 @@ class Algorithm(ABC, Generic[P, S]):
         """
         return state
 
+    def steadied(self, problem: P, state: S) -> tuple[Algorithm[P, S], S]:
+        """This algorithm and a start, with steps that suit every direction in all iterations.
+
+        Derivatives of iterates move along directions in which the iterates themselves rest.
+        """
+        return self, state
+
     def fixed_point_map(self, state: S) -> tuple[Algorithm[P, Any], Any]:
         """An autonomous map with the same fixed points, and ``state`` in its terms.
 

@@ -92,6 +92,11 @@ class Task:
         """Run the iteration, and keep its last ``keep`` + 1 states if asked to."""
         return run(self.problem, self.algorithm, self.state, self.stop, trace=self.trace, keep=keep)
 
+    def steadied(self) -> Task:
+        """The task with steps that suit the derivatives of its iterations as well."""
+        algorithm, state = self.algorithm.steadied(self.problem, self.state)
+        return replace(self, algorithm=algorithm, state=state)
+
     def detached(self) -> Task:
         """The task from a start without history."""
         return replace(self, state=tree.detach(self.state))

@@ -80,6 +80,7 @@ class Unroll(GradientStrategy):
         return self.checkpoint
 
     def differentiate(self, task: Task) -> Run:
+        task = task.steadied()
         plain = self.last is None and self.checkpoint is None and self.tol is None
         if plain or not torch.is_grad_enabled():
             return task.run()
