@@ -47,8 +47,6 @@ class Gradients:
             return
         if self.unrolled and not all(e.claims and e.near for e in self.elements):
             return  # exact for the iterations made, which are not the solution yet
-        if self.unrolled and "another" in (self.recipe["start"] or {}):
-            return  # a tolerance may be met after one iteration, whose derivative it then is
         names = list(self.done.gradient)
         chosen = [names, [str(self.rng.choice(names))], [str(self.rng.choice(names))]]
         for turn, learned in enumerate(chosen):

@@ -28,6 +28,7 @@ from legato.gradients.base import (
     changed_since,
     inside_transforms,
 )
+from legato.gradients.warm import warn_if_too_few
 from legato.running import Run, batch_of
 
 
@@ -83,13 +84,18 @@ class Unroll(GradientStrategy):
         task = task.steadied()
         plain = self.last is None and self.checkpoint is None and self.tol is None
         if plain or not torch.is_grad_enabled():
-            return task.run()
+            done = task.run()
+            warn_if_too_few(task, done)
+            return done
         swept = self.checkpoint is not None or self.tol is not None
         if swept and inside_functional_transform():
             if inside_reverse_transform():
                 how = "checkpoint" if self.tol is None else "tol"
                 raise inside_transforms(f"Unroll({how}=…) acts on the backward pass of autograd")
             return Unroll(self.last).differentiate(task)  # vmap and jvp have none
+        return self._attached(task)
+
+    def _attached(self, task: Task) -> Run:
         start, attached, done = self._run_detached(task)
         if self.checkpoint is not None:
             before, final = self._checkpointed(task, start, attached)
@@ -103,6 +109,8 @@ class Unroll(GradientStrategy):
             residual = task.algorithm.residual(before, final, batch, largest)
             return Run(final, task.stop.iterations, residual, None, None)
         done.state = final
+        if attached == done.iterations:  # fewer were asked for
+            warn_if_too_few(task, done)
         return done
 
     def _run_detached(self, task: Task) -> tuple[Any, int, Run | None]:
