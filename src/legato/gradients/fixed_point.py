@@ -36,7 +36,8 @@ from legato.gradients.bending import warn_if_bent
 from legato.gradients.distance import warn_if_far
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, residual_of, worst
-from legato.gradients.unseen import leaves_gradient_open
+from legato.gradients.ties import may_be_tied
+from legato.gradients.unseen import holds_unseen, leaves_gradient_open
 from legato.gradients.vanishing import warn_if_another_piece
 from legato.running import Run, Stop, batch_of
 
@@ -305,6 +306,14 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
             f"{result.residual:.2e}{wanted}: the gradient is approximate.{known} Allow more "
             "iterations or terms, loosen tol, or use Implicit(GMRES()) or Unroll().",
             InexactGradientWarning,
+        )
+    elif may_be_tied(linearisation.problem) and holds_unseen(linearisation, result):
+        tell(
+            "The fixed-point equation leaves the gradient open: its derivative has an eigenvalue 1 "
+            "that the loss does not see, but parameters do (a dual that is not unique, a weight or "
+            "radius of exactly 0, equal columns that are learned). What they get is one of many "
+            "gradients. Make the solution unique, or keep weights above 0.",
+            NonContractiveWarning,
         )
 
 

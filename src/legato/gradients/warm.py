@@ -9,7 +9,7 @@ from legato._support import tree
 from legato._support.checks import as_number, is_concrete
 from legato._support.telling import tell
 from legato.errors import GradientError, InexactGradientWarning
-from legato.gradients.base import Linearisation, Task
+from legato.gradients.base import Linearisation, Task, pull_back
 from legato.gradients.linear.base import norm, ratio
 from legato.gradients.linear.spectrum import random_vector
 from legato.running import Run, batch_of
@@ -56,18 +56,28 @@ def warn_if_too_few(task: Task, done: Run) -> None:
 
 
 def _share_left(task: Task, done: Run) -> float | None:
-    """‖(A_xᵀ)ᴺ r‖/‖r‖ for a random r, the largest of a batch; None where it is unknown."""
+    """‖(A_xᵀ)ᴺ r‖/‖r‖ for random cotangents of x, the largest of a batch; None where unknown.
+
+    Mirror coordinates at a boundary, which do not move x, have no share in it.
+    """
     state = tree.detach(done.state)
     try:
         resting = task.algorithm.at_rest(task.problem, state)
         plain, before = task.algorithm.fixed_point_map(resting)
         batch = batch_of(task.problem, plain, before)
         linearisation = Linearisation(task.problem, plain, before, batch=batch)
+        with torch.enable_grad():
+            inputs = [t.detach().requires_grad_() for t in tree.leaves(before)]
+            x = tree.leaves(plain.solution(tree.rebuild(before, inputs)))
     except (GradientError, RuntimeError):  # averages are no fixed points, whole numbers no leaves
         return None
-    r = random_vector(linearisation.rows.flatten(tree.detach(before)))
+    drawn = [random_vector(t.detach()) for t in x]
+    r = linearisation.rows.flatten(tree.rebuild(before, pull_back(x, inputs, drawn)))
+    eps = torch.finfo(r.dtype).eps
+    moved = tree.norm(tuple(drawn)) * tree.norm(tuple(t.detach() for t in x))
+    size = torch.clamp(norm(r), min=as_number(eps**0.5 * moved))
     v: Tensor = r
     count = min(done.iterations, _PRODUCTS)
     for _ in range(count):
         v = linearisation.transposed(v)
-    return as_number(ratio(norm(v), norm(r)).amax()) ** (done.iterations / count)
+    return as_number(ratio(norm(v), size).amax()) ** (done.iterations / count)
