@@ -181,6 +181,9 @@ class Backtracking:
                 allowed = torch.where(readable, allowed, room)
             found = found | ((excess <= allowed) & (allowed < torch.inf))
             found = found | _is_rounding(change, x, batch)  # it says nothing about the step
+            if self.grow > 1 and bool(found.all()):
+                # Where f is linear nothing holds steps back, until they leave all numbers behind.
+                found = found & _is_inside(geometry, moved, found)
             if bool(found.all()):
                 if self.steady and bool((alpha > last).any()):
                     bounded = _bounded(alpha, f, geometry, y, x, gradient)
@@ -229,6 +232,14 @@ def _bounded(
 def _batch_of(step: Tensor) -> int:
     """How many leading axes are a batch: the step has size one along those that belong together."""
     return max((axis + 1 for axis, size in enumerate(step.shape) if size > 1), default=0)
+
+
+def _is_inside(geometry: Geometry, y: Var, like: Tensor) -> Tensor:
+    """Whether mirror coordinates belong to a point, for each element of a batch."""
+    inside = geometry.mirror_interior(y)
+    if inside.shape[: like.ndim] != like.shape:
+        return inside.all()
+    return inside.reshape(*like.shape, -1).all(-1)
 
 
 def _visible(value: Tensor, unit: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.compiling import never_compiled
+from legato._support.holding import versions
 from legato._support.precision import full_precision
 from legato._support.telling import listening, tell
 from legato.errors import (
@@ -89,12 +90,14 @@ class FixedPointGradient(GradientStrategy):
         # Capture only the residual. Capturing `done` would create a reference cycle through the
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
-        then = tuple(t.detach() for t in after)
+        then, changes = tuple(t.detach() for t in after), versions(problem)
         batch = batch_of(problem, plain, before)
 
         def replaced(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, plain, before, batch=batch)
             rows = linearisation.rows
+            if versions(problem) != changes:
+                raise changed_since("A tensor that the problem holds is another one now")
             _require_same_map(linearisation, then)
             xi = rows.flatten(grads)
             # What is no number makes all of its element none: a zero in a coordinate that the loss

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from legato._support.holding import Holder
+from legato._support.holding import holders
 from legato.operators import Dense, Operator
 
 
@@ -21,7 +19,7 @@ def may_be_tied(problem: Any) -> bool:
     """
     return any(
         _equal_columns(value) if isinstance(holder, Dense) else bool((value.detach() == 0).any())
-        for holder in _holders(problem)
+        for holder in holders(problem)
         for name, value in vars(holder).items()
         if isinstance(value, Tensor) and value.requires_grad
         if isinstance(holder, Operator) or name in holder.nonnegative
@@ -40,15 +38,3 @@ def _equal_columns(matrix: Tensor) -> bool:
     angles = (z.to(matrix) @ matrix).abs() / torch.where(sizes > 0, sizes, 1.0)
     ordered = angles.sort(-1).values
     return bool((ordered.diff(dim=-1) <= 100 * eps * ordered[..., 1:]).any())
-
-
-def _holders(obj: Any) -> Iterator[Holder]:
-    if isinstance(obj, (tuple, list)):
-        for part in obj:
-            yield from _holders(part)
-    elif isinstance(obj, Holder) or (dataclasses.is_dataclass(obj) and not isinstance(obj, type)):
-        if isinstance(obj, Holder):
-            yield obj
-        for name, value in getattr(obj, "__dict__", {}).items():
-            if not name.startswith("_"):
-                yield from _holders(value)
