@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, require_sound_data
+from legato._support.checks import as_number
+from legato._support.soundness import require_sound_data
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import GradientError, NotConvergedWarning
