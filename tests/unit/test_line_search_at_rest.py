@@ -75,3 +75,14 @@ def test_the_same_steps_with_and_without_recording():
         torch.testing.assert_close(
             lg.solve(problem, algorithm, start, stop=lg.Stop(50)).x, recorded, rtol=0, atol=0
         )
+
+
+def test_a_number():
+    """x = y − 1 for one number without axes."""
+    y = torch.tensor(3.0).double().requires_grad_()
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+    for gradient in (lg.Implicit(), lg.Unroll()):
+        found = lg.solve(lg.SquaredDistance(y) + lg.L1(1.0), algorithm, gradient=gradient)
+        (slope,) = torch.autograd.grad(found.x, y)
+        assert float(found.x.detach()) == pytest.approx(2.0)
+        assert float(slope) == pytest.approx(1.0)

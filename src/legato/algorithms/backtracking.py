@@ -266,4 +266,4 @@ def _largest(x: Var, batch: int) -> Tensor:
 
 def _lifted(per_element: Tensor, t: Tensor) -> Tensor:
     """One number for each element of a batch, against t."""
-    return per_element.reshape(*per_element.shape, *(1,) * (t.ndim - per_element.ndim))
+    return per_element.reshape((*per_element.shape, *(1,) * (t.ndim - per_element.ndim)))

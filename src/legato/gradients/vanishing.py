@@ -38,10 +38,13 @@ def warn_if_another_piece(
     Its last change is small against the start and large against itself in both cases. In the first
     one its derivative is that of the solution, in the second it may lie beyond any number of kinks.
     So the iteration goes on, k steps, which its rate says are enough, and the derivatives are
-    compared; it is zero for a map that is linear between the two.
+    compared; it is zero for a map that is linear between the two. In a curved geometry points that
+    tend to a boundary vanish for ever, and their cotangents with them: nothing is compared there.
     """
     radius = result.spectral_radius
     if radius is not None and not radius < 1:
+        return
+    if linearisation.algorithm.coordinates(linearisation.state):
         return
     seen = norm(xi).reshape(-1)
     changes, present = rows_of(last_change, seen), rows_of(present_change(linearisation), seen)
