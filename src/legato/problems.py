@@ -120,12 +120,10 @@ class Saddle:
 
     @property
     def conjugate(self) -> Function:
-        """h*, the term of the dual variable; made once."""
-        known: Function | None = self.__dict__.get("_conjugate")
-        if known is None:
-            known = self.penalty.conjugate()
-            object.__setattr__(self, "_conjugate", known)
-        return known
+        """h*, the term of the dual variable; made once, and again where h has changed."""
+        found = self.penalty.conjugate()
+        object.__setattr__(self, "_conjugate", found)  # which h itself does not hold
+        return found
 
     def batch(self, x: Var) -> int:
         """How many leading axes of x are a batch of separate problems: no term couples them."""

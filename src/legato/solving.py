@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import hidden_values_in_words, is_concrete, require_sound_data
+from legato._support.checks import hidden_values_in_words, is_concrete
 from legato._support.lazy import lazy
 from legato._support.precision import full_precision
+from legato._support.soundness import require_sound_data
 from legato._support.tree import Var
 from legato.algorithms import Algorithm, Backtracking, ForwardBackward, PrimalDual
 from legato.energy import fitting_geometry, split

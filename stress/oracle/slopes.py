@@ -47,8 +47,6 @@ class Gradients:
             return
         if self.unrolled and not all(e.claims and e.near for e in self.elements):
             return  # exact for the iterations made, which are not the solution yet
-        if self.unrolled and "another" in (self.recipe["start"] or {}):
-            return  # a tolerance may be met after one iteration, whose derivative it then is
         names = list(self.done.gradient)
         chosen = [names, [str(self.rng.choice(names))], [str(self.rng.choice(names))]]
         for turn, learned in enumerate(chosen):
@@ -80,7 +78,7 @@ class Gradients:
                 return
             low, high = sum(s.low for s in slopes), sum(s.high for s in slopes)
             scale = sum(s.scale for s in slopes)
-            doubt = sum(s.error for s in slopes)
+            doubt = sum(s.error for s in slopes) + sum(self._resolution(e) for e in elements)
             outside = max(low - found, found - high, 0.0)
             # At a kink a selection inside the interval is as good as its ends.
             error = max(0.0, outside - doubt) / scale if scale > 0 else 0.0
@@ -100,6 +98,15 @@ class Gradients:
                 f"{what}{who}: {found:.6g}, truth {known}, {error:.2g} of the scale; "
                 f"report residual {report.residual}, radius {report.spectral_radius}",
             )
+
+    def _resolution(self, element: Judged) -> float:
+        """What a backward solve to its tolerance leaves of a gradient in a polyhedron's geometry.
+
+        Its sides move every point by their own size, in x as in the step, and the two cancel.
+        """
+        tol = 1e-6 if self.recipe["dtype"] == "float64" else 1e-5
+        slope = float(np.linalg.norm(element.truth.loss_gradient(element.base.x)))
+        return 3 * tol * slope * element.truth.domain(element.theta)
 
     def _direction(self, names: list[str], single: bool, element: Judged | None) -> Theta:
         direction = {}

@@ -82,6 +82,19 @@ class Element:
         if recipe["algorithm"] is None:  # legato takes the geometry of a kernel in the energy
             self.geometries = [_own_kernel(recipe)]
 
+    def domain(self, theta: Theta) -> float:
+        """The size of polyhedra in whose geometry legato works, 0 without them.
+
+        Their mirror coordinates are slacks: a point near 0 is known to the digits that these leave,
+        not to its own, and a step begins, and a tolerance is meant, in the size of the polyhedron.
+        """
+        ends = [
+            theta[g["b"]]
+            for g in self.geometries
+            if g is not None and g.get("geometry") == "Polyhedral"
+        ]
+        return float(np.sqrt(sum((b**2).sum() for b in ends)))
+
     def _numbers(self, theta: Theta) -> Any:
         def numbers(entry: Any) -> Any:
             if not isinstance(entry, str):

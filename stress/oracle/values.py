@@ -65,6 +65,7 @@ class Judged:
         # A minimiser of 0 is met to the digits that its neighbours, the data and duals, leave.
         least = 1e-3 if self.recipe["dtype"] == "float64" else 1e-2
         scale = max(float(np.linalg.norm(self.base.x)), least * self.truth.size, self._start())
+        scale = max(scale, self.truth.domain(self.theta))
         self.distance = float(np.linalg.norm(self.x - self.base.x)) / scale
         own = max(float(np.linalg.norm(self.base.x)), least * self.truth.size)
         self.near = self.distance * scale < RIGHT * own

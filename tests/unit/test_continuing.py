@@ -37,12 +37,12 @@ def test_the_lipschitz_constant_of_the_logistic_loss_is_attained(weight):
     assert float(f.lipschitz()) >= float(curvature) * (1 - 1e-12)
 
 
-def test_an_error_that_has_no_explanation_is_passed_on():
+def test_a_product_of_batches_that_do_not_fit_is_refused():
     """Two matrices and five vectors are no batch together: never a None instead of a product."""
     A = lg.Dense(torch.ones(2, 3, 3))
     vectors = torch.ones(5, 3)
     for product in A, A.adjoint:
-        with pytest.raises(RuntimeError, match="must match"):
+        with pytest.raises(InputError, match="do not broadcast"):
             product(vectors)
 
 

@@ -89,3 +89,43 @@ def test_an_element_is_told_of_whatever_is_beside_it(beside: float | None) -> No
     found = lg.solve(problem, lg.PrimalDual(), start, gradient=strategy, stop=stop)
     with pytest.warns(NonContractiveWarning):
         (found.x[:, 0] - found.x[:, 1]).sum().backward()
+
+
+STRATEGIES = {
+    "GMRES": lg.Implicit(),
+    "CG": lg.Implicit(lg.CG()),
+    "BiCGStab": lg.Implicit(lg.BiCGStab()),
+    "Direct": lg.Implicit(lg.Direct()),
+    "series": lg.FixedPoint(500),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("factor", [1.0, -2.0])
+def test_learned_columns_of_one_direction_are_told_of(strategy: str, factor: float) -> None:
+    """Σx of two equal columns a has a slope in a₁ of one side only; all solvers see one system."""
+    A = leaf(torch.stack([COLUMN, COLUMN], 1))
+    other = leaf(torch.stack([COLUMN, factor * COLUMN.flip(0)], 1))
+    for matrix, tied in ((A, True), (other, False)):
+        energy = lg.LeastSquares(matrix, B) + lg.L1(0.3)
+        gradient, stop = STRATEGIES[strategy], lg.Stop(5000, tol=1e-13)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            lg.solve(energy, gradient=gradient, stop=stop).x.sum().backward()
+        kinds = [w.category for w in said]
+        assert (NonContractiveWarning in kinds) is tied, [str(w.message) for w in said]
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_an_edge_of_weight_zero_has_any_dual(learned: bool) -> None:
+    """Its own weight sees which; the other parameters do not."""
+    weights = torch.tensor([[0.1, 0.0, 0.2, 0.1]], dtype=torch.float64).requires_grad_(learned)
+    y = leaf(torch.tensor([0.0, 0.3, 1.2, 0.7], dtype=torch.float64))
+    edges = lg.Differences(dims=(-1,), weights=weights)
+    energy = lg.SquaredDistance(y) + lg.L1(1.0) @ edges
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        stop = lg.Stop(5000, tol=1e-12)
+        found = lg.solve(energy, lg.PrimalDual(), gradient=lg.Implicit(), stop=stop)
+        (found.x @ torch.tensor([1.0, -2.0, 0.5, 0.8], dtype=torch.float64)).backward()
+    assert (NonContractiveWarning in [w.category for w in said]) is learned

@@ -111,3 +111,33 @@ def held_weights(obj: Any, path: str = "") -> Iterator[Held]:
                     yield Held(inner, value)
             elif not name.startswith("_"):
                 yield from held_weights(value, inner)
+
+
+def holders(obj: Any) -> Iterator[Holder]:
+    """All functions, operators and geometries that an object is made of, itself included."""
+    if isinstance(obj, (tuple, list)):
+        for part in obj:
+            yield from holders(part)
+    elif isinstance(obj, Holder) or (dataclasses.is_dataclass(obj) and not isinstance(obj, type)):
+        if isinstance(obj, Holder):
+            yield obj
+        for name, value in getattr(obj, "__dict__", {}).items():
+            if not name.startswith("_"):
+                yield from holders(value)
+
+
+def version_of(tensor: Tensor) -> int | None:
+    """How often a tensor was changed in place, where torch counts it; ``.data`` is not counted."""
+    if not isinstance(tensor, Tensor) or tensor.is_inference():
+        return None
+    return tensor._version
+
+
+def versions(obj: Any) -> list[int | None]:
+    """Those of all data that holders have as attributes; what modules keep is their own affair."""
+    return [
+        version_of(value)
+        for holder in holders(obj)
+        for name, value in vars(holder).items()
+        if isinstance(value, Tensor) and not name.startswith("_")
+    ]

@@ -46,6 +46,8 @@ class Backtracking:
         most: trials after which the search gives up.
         unit: what counts as large for f, in the shapes of ``initial``: smaller values are told
             apart by gradients, for their differences may be rounding.
+        steady: grow no further than f allows in every direction, whether x moves along it or not,
+            at the price of some gradients. Strategies that differentiate iterations ask for it.
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
     >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
@@ -58,6 +60,7 @@ class Backtracking:
     grow: float = 1.0
     most: int = 100
     unit: Tensor | float = 1.0
+    steady: bool = False
 
     def __post_init__(self) -> None:
         positive = holds(self.initial > 0) and holds(self.unit > 0)
@@ -102,6 +105,16 @@ class Backtracking:
         if not bool(unseen.any()):
             return step
         return torch.where(unseen, _bounded(first, problem.smooth, geometry, y, x, gradient), step)
+
+    @torch.no_grad()
+    def at_rest(
+        self, problem: Composite, geometry: Geometry, y: Var, x: Var, step: Tensor
+    ) -> Tensor:
+        """The last step, shortened where f is too steep for it in directions that x did not take.
+
+        Moves along a flat direction make steps grow, as far as the next one that is not.
+        """
+        return _bounded(step, problem.smooth, geometry, y, x, problem.smooth.grad(x))
 
     def _for_each(self, number: Tensor | float, like: Tensor, name: str) -> Tensor:
         number = torch.as_tensor(number, dtype=like.dtype).detach().to(like)
@@ -168,7 +181,13 @@ class Backtracking:
                 allowed = torch.where(readable, allowed, room)
             found = found | ((excess <= allowed) & (allowed < torch.inf))
             found = found | _is_rounding(change, x, batch)  # it says nothing about the step
+            if self.grow > 1 and bool(found.all()):
+                # Where f is linear nothing holds steps back, until they leave all numbers behind.
+                found = found & _is_inside(geometry, moved, found)
             if bool(found.all()):
+                if self.steady and bool((alpha > last).any()):
+                    bounded = _bounded(alpha, f, geometry, y, x, gradient)
+                    return torch.where(alpha > last, bounded, alpha)
                 return alpha
             shorter = alpha * self.shrink
             shorter = torch.where(alpha > last, torch.maximum(last, shorter), shorter)
@@ -215,6 +234,14 @@ def _batch_of(step: Tensor) -> int:
     return max((axis + 1 for axis, size in enumerate(step.shape) if size > 1), default=0)
 
 
+def _is_inside(geometry: Geometry, y: Var, like: Tensor) -> Tensor:
+    """Whether mirror coordinates belong to a point, for each element of a batch."""
+    inside = geometry.mirror_interior(y)
+    if inside.shape[: like.ndim] != like.shape:
+        return inside.all()
+    return inside.reshape(*like.shape, -1).all(-1)
+
+
 def _visible(value: Tensor, unit: Tensor) -> Tensor:
     """The size from which a difference of values can be told from rounding."""
     return torch.finfo(value.dtype).eps ** 0.5 * (unit + value.abs())
@@ -239,4 +266,4 @@ def _largest(x: Var, batch: int) -> Tensor:
 
 def _lifted(per_element: Tensor, t: Tensor) -> Tensor:
     """One number for each element of a batch, against t."""
-    return per_element.reshape(*per_element.shape, *(1,) * (t.ndim - per_element.ndim))
+    return per_element.reshape((*per_element.shape, *(1,) * (t.ndim - per_element.ndim)))

@@ -94,6 +94,20 @@ class Algorithm(ABC, Generic[P, S]):
         """Everything that must stand still at convergence, as points (not mirror coordinates)."""
         return self.solution(state)
 
+    def at_rest(self, problem: P, state: S) -> S:
+        """The last state, with steps that suit every direction and not only those of its moves.
+
+        At a solution steps do not matter, but the derivative of the iteration sees all directions.
+        """
+        return state
+
+    def steadied(self, problem: P, state: S) -> tuple[Algorithm[P, S], S]:
+        """This algorithm and a start, with steps that suit every direction in all iterations.
+
+        Derivatives of iterates move along directions in which the iterates themselves rest.
+        """
+        return self, state
+
     def fixed_point_map(self, state: S) -> tuple[Algorithm[P, Any], Any]:
         """An autonomous map with the same fixed points, and ``state`` in its terms.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, is_concrete
+from legato._support.checks import as_number, is_concrete, may_be_differentiated
 from legato._support.lazy import lazy
 from legato._support.momentum import next_t
 from legato._support.tree import Var, tree_map
@@ -280,6 +280,22 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def coordinates(self, state: State) -> tuple[tuple[Geometry, Var], ...]:
         return () if is_euclidean(self.geometry) else ((self.geometry, state.mirror),)
+
+    def at_rest(self, problem: Composite, state: State) -> State:
+        if isinstance(state, MirrorState) or not isinstance(self.step_size, Backtracking):
+            return state
+        y, x, step = map(tree.detach, (state.mirror, state.point, state.step))
+        return state._replace(step=self.step_size.at_rest(problem, self.geometry, y, x, step))
+
+    def steadied(self, problem: Composite, state: State) -> tuple[Algorithm[Composite, Any], State]:
+        if isinstance(state, MirrorState) or not isinstance(self.step_size, Backtracking):
+            return self, state
+        with torch.enable_grad():  # a model takes the same steps whether it is trained or not
+            after = tree.leaves(self.step(problem, state))
+            if not any(map(may_be_differentiated, after)):
+                return self, state
+        searching = replace(self.step_size, steady=True)
+        return ForwardBackward(searching, self.geometry), self.at_rest(problem, state)
 
     def fixed_point_map(self, state: State) -> tuple[Algorithm[Composite, Any], MirrorState]:
         if isinstance(state, MirrorState):

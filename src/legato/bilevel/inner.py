@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, require_sound_data
+from legato._support.checks import as_number
+from legato._support.soundness import require_sound_data
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import GradientError, NotConvergedWarning
@@ -156,7 +157,7 @@ class InnerSolver:
         """‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ)."""
         algorithm, state = done.algorithm, done.state
         with contextlib.suppress(GradientError):  # of an average only its changes can be observed
-            algorithm, state = algorithm.fixed_point_map(state)
+            algorithm, state = algorithm.fixed_point_map(algorithm.at_rest(done.problem, state))
         moved = algorithm.step(done.problem, state)
         again = algorithm.step(done.problem, moved)
         self.iterations += 2

@@ -110,7 +110,7 @@ class _System:
     def __init__(self, setting: Setting, state: Any) -> None:
         algorithm, self.theta = setting.algorithm, setting.theta
         state = tree.detach(state)
-        plain, variables = algorithm.fixed_point_map(state)
+        plain, variables = algorithm.fixed_point_map(algorithm.at_rest(setting.problem, state))
         variables = tree.detach(variables)
         self.linearisation = Linearisation(setting.problem, plain, variables)
         with torch.enable_grad():

@@ -196,6 +196,11 @@ class Function(Holder):
             object.__setattr__(self, "_partner", weakref.ref(other))
         return other
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A term whose attributes may be set has another conjugate afterwards."""
+        object.__setattr__(self, name, value)
+        self.__dict__.pop("_partner", None)
+
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: all but the weak reference."""
         return {name: value for name, value in self.__dict__.items() if name != "_partner"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -19,6 +19,7 @@ from legato._support.graph import (
     leaves_behind,
     where_transforms_work,
 )
+from legato._support.holding import version_of
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
@@ -167,12 +168,20 @@ class Logistic(_DataTerm):
 
     operator: Operator
     b: Tensor
+    _looked_at: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", as_operator(self.operator))
         if not self.b.is_floating_point():
             raise InputError("Logistic needs floating-point labels −1.0 and 1.0.")
         require_labels(self.b)
+        object.__setattr__(self, "_looked_at", version_of(self.b))
+
+    def start(self) -> Var | None:
+        if is_concrete() and version_of(self.b) != self._looked_at:  # changed in place since
+            require_labels(self.b)
+            object.__setattr__(self, "_looked_at", version_of(self.b))
+        return super().start()
 
     def _margin(self, x: Var) -> Tensor:
         return self.b * self.operator(x)

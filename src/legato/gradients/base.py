@@ -100,6 +100,11 @@ class Task:
             engine=self.engine,
         )  # fmt: skip
 
+    def steadied(self) -> Task:
+        """The task with steps that suit the derivatives of its iterations as well."""
+        algorithm, state = self.algorithm.steadied(self.problem, self.state)
+        return replace(self, algorithm=algorithm, state=state)
+
     def detached(self) -> Task:
         """The task from a start without history."""
         return replace(self, state=tree.detach(self.state))

@@ -17,8 +17,17 @@ FAR = 3e-3
 """Estimated relative distance from the solution above which kinks may lie in between: a gradient
 on the wrong side of one is wrong by any amount."""
 
+VANISHED = 1e5
+"""How many times smaller than its start an iterate is that may be on its way to 0, where its own
+size says nothing about the way left to go."""
+
 _STEPS = 8
 """Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
+_AHEAD = 3.0
+"""Changes in one direction lead further than this many of them in nine steps at any rate above
+two thirds."""
+_ROUNDING = 100.0
+"""Changes up to so many eps may be rounding of a step whose terms cancel."""
 _SLOWEST = 1 - 1e-6
 """Rates beyond count as this one: a drift at constant speed has no end in sight."""
 
@@ -41,20 +50,15 @@ def warn_if_far(
     seen = norm(xi).reshape(-1)
     grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
     factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
-    changes = _for_rows(last_change, seen)
+    changes = rows_of(last_change, seen)
     # The start may have been far larger than the solution, and the last change relative to it.
-    present = _for_rows(
-        linearisation.algorithm.residual(
-            linearisation.state, tree.detach(linearisation.after), linearisation.rows.batch
-        ),
-        seen,
-    )
-    shrunk = (changes < present) & (present < 1e5 * changes)
+    present = rows_of(present_change(linearisation), seen)
+    shrunk = (changes < present) & (present < VANISHED * changes)
     changes = torch.where(shrunk, present, changes)
     changes = torch.where(seen > 0, changes, 0.0)
     visible = changes > max(10 * torch.finfo(factor.dtype).eps, (1 - _SLOWEST) * FAR)
     if bool(visible.any()):
-        rates = _for_rows(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
+        rates = rows_of(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
         factor = torch.where(visible, torch.maximum(factor, 1 / (1 - rates)), factor)
     distances = changes * factor
     distance = as_number(distances.amax())
@@ -70,20 +74,33 @@ def warn_if_far(
     return distance > FAR
 
 
-def _for_rows(values: Tensor, seen: Tensor) -> Tensor:
+def rows_of(values: Tensor, seen: Tensor) -> Tensor:
     """One number for each row, or the largest for all."""
     known = values.reshape(-1) if values.numel() == len(seen) else values.amax()
     return known.to(seen)
 
 
+def present_change(linearisation: Linearisation) -> Tensor:
+    """The change in one step, relative to the present size: one number for each element."""
+    after = tree.detach(linearisation.after)
+    return linearisation.algorithm.residual(linearisation.state, after, linearisation.rows.batch)
+
+
 @torch.no_grad()
 def rate_of_steps(linearisation: Linearisation) -> Tensor:
-    """(‖x^{n+9} − x^{n+8}‖/‖x^{n+1} − x^n‖)^{1/8} of the points, for each element of a batch."""
+    """(‖x^{n+9} − x^{n+8}‖/‖x^{n+1} − x^n‖)^{1/8} of the points, for each element of a batch.
+
+    0 where they are changed by rounding, which goes nowhere: ‖x^{n+9} − x^n‖ is no longer than
+    one or two of its steps.
+    """
     algorithm, batch = linearisation.algorithm, linearisation.rows.batch
-    before, after = linearisation.state, tree.detach(linearisation.after)
-    size = algorithm.size(before, batch)
+    start, after = linearisation.state, tree.detach(linearisation.after)
+    before, size = start, algorithm.size(start, batch)
     first = algorithm.residual(before, after, batch, size)
     for _ in range(_STEPS):
         before, after = after, algorithm.step(linearisation.problem, after)
     last = algorithm.residual(before, after, batch, size)
+    gone = algorithm.residual(start, after, batch, size)
+    rounding = _ROUNDING * torch.finfo(first.dtype).eps
+    last = torch.where((first <= rounding) & (gone < _AHEAD * first), 0.0, last)
     return torch.where(first > 0, last / torch.where(first > 0, first, 1.0), 0.0) ** (1 / _STEPS)

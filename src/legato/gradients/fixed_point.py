@@ -14,6 +14,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.compiling import never_compiled
+from legato._support.holding import versions
 from legato._support.precision import full_precision
 from legato._support.telling import listening, tell
 from legato.errors import (
@@ -36,7 +37,9 @@ from legato.gradients.bending import warn_if_bent
 from legato.gradients.distance import warn_if_far
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, residual_of, worst
-from legato.gradients.unseen import leaves_gradient_open
+from legato.gradients.ties import may_be_tied
+from legato.gradients.unseen import holds_unseen, leaves_gradient_open
+from legato.gradients.vanishing import warn_if_another_piece
 from legato.running import Run, Stop, batch_of, most
 
 FORWARD_TOLERANCE = 1e-3
@@ -72,7 +75,9 @@ class FixedPointGradient(GradientStrategy):
             done = task.detached().run()
         if not torch.is_grad_enabled():
             return done
-        plain, before = task.algorithm.fixed_point_map(done.state)
+        with torch.no_grad():
+            resting = task.algorithm.at_rest(task.problem, done.state)
+        plain, before = task.algorithm.fixed_point_map(resting)
         before = tree.detach(before)
         after = tree.leaves(plain.step(task.problem, before))
         if not any(t.requires_grad for t in after):
@@ -86,12 +91,14 @@ class FixedPointGradient(GradientStrategy):
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
         engine = task.engine
-        then = tuple(t.detach() for t in after)
+        then, changes = tuple(t.detach() for t in after), versions(problem)
         batch = batch_of(problem, plain, before)
 
         def replaced(grads: Sequence[Tensor]) -> list[Tensor]:
             linearisation = Linearisation(problem, plain, before, batch=batch, engine=engine)
             rows = linearisation.rows
+            if versions(problem) != changes:
+                raise changed_since("A tensor that the problem holds is another one now")
             _require_same_map(linearisation, then)
             xi = rows.flatten(grads)
             # What is no number makes all of its element none: a zero in a coordinate that the loss
@@ -106,7 +113,9 @@ class FixedPointGradient(GradientStrategy):
                 result = self.adjoint(linearisation, sound)
                 self.conclude(result, linearisation)
                 if not warn_if_far(linearisation, last_change, result, sound):
-                    warn_if_bent(self.adjoint, linearisation, last_change, result, sound)
+                    solved = last_change, result, sound
+                    warn_if_bent(self.adjoint, linearisation, *solved)
+                    warn_if_another_piece(self.adjoint, linearisation, *solved)
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))
@@ -301,6 +310,14 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
             f"{result.residual:.2e}{wanted}: the gradient is approximate.{known} Allow more "
             "iterations or terms, loosen tol, or use Implicit(GMRES()) or Unroll().",
             InexactGradientWarning,
+        )
+    elif may_be_tied(linearisation.problem) and holds_unseen(linearisation, result):
+        tell(
+            "The fixed-point equation leaves the gradient open: its derivative has an eigenvalue 1 "
+            "that the loss does not see, but parameters do (a dual that is not unique, a weight or "
+            "radius of exactly 0, equal columns that are learned). What they get is one of many "
+            "gradients. Make the solution unique, or keep weights above 0.",
+            NonContractiveWarning,
         )
 
 

@@ -61,6 +61,7 @@ class Forward(GradientStrategy):
 
     @never_compiled("tangents are carried by nested backward passes")
     def differentiate(self, task: Task) -> Run:
+        task = task.steadied()
         if not torch.is_grad_enabled():
             return task.run()
         if inside_functional_transform():

@@ -29,7 +29,8 @@ from legato.gradients.base import (
     inside_transforms,
 )
 from legato.gradients.swept import swept
-from legato.running import Run, batch_of
+from legato.gradients.warm import warn_if_too_few
+from legato.running import Run, batch_of, most
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,22 @@ class Unroll(GradientStrategy):
         return self.checkpoint
 
     def differentiate(self, task: Task) -> Run:
+        task = task.steadied()
         plain = self.last is None and self.checkpoint is None and self.tol is None
         by_engine = task.engine is not None and task.trace is None
         if not torch.is_grad_enabled() or (plain and not by_engine):
-            return task.run()
+            done = task.run()
+            warn_if_too_few(task, done)
+            return done
         by_hooks = self.checkpoint is not None or self.tol is not None
         if by_hooks and inside_functional_transform():
             if inside_reverse_transform():
                 how = "checkpoint" if self.tol is None else "tol"
                 raise inside_transforms(f"Unroll({how}=…) acts on the backward pass of autograd")
             return Unroll(self.last).differentiate(task)  # vmap and jvp have none
+        return self._attached(task)
+
+    def _attached(self, task: Task) -> Run:
         start, attached, done = self._run_detached(task)
         if isinstance(attached, Tensor):
             task, start, attached = _counted(task, start, attached)
@@ -109,6 +116,8 @@ class Unroll(GradientStrategy):
             residual = task.algorithm.residual(before, final, batch, largest)
             return Run(final, task.stop.iterations, residual, None, None)
         done.state = final
+        if self.last is None or self.last >= most(done.iterations):
+            warn_if_too_few(task, done)
         return done
 
     def _run_detached(self, task: Task) -> tuple[Any, int | Tensor, Run | None]:

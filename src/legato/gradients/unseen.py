@@ -16,6 +16,9 @@ from legato.gradients.linear.spectrum import random_vector
 SEEN = 1e-4
 """Share of a parameter's gradient that may be undetermined without a word."""
 
+_PRODUCTS = 20
+"""Products that may be spent on looking for what the solve did not see, beyond twice its own."""
+
 
 def leaves_gradient_open(linearisation: Linearisation, result: LinearResult) -> bool:
     r"""Whether solutions w of (I − M)w = ξ, of which there are many, differ in what θ sees.
@@ -36,6 +39,32 @@ def leaves_gradient_open(linearisation: Linearisation, result: LinearResult) -> 
     along = norm(n) > rounding * norm(r)
     if not found.converged or not bool(along.any()):
         return True
+    return _is_seen(linearisation, w, n, r, along)
+
+
+def holds_unseen(linearisation: Linearisation, result: LinearResult) -> bool:
+    r"""Whether there is an n = Mn that ξ does not excite and θ sees, as far as little work tells.
+
+    A solve of (I − M)w = ξ moves in the Krylov space of ξ and finds nothing of an eigenvalue 1
+    outside of it: the dual of an edge of weight 0, two equal columns of which the loss sees the
+    sum. It converges, to one of many w, and each makes another gradient of a weight or a column.
+    So n is looked for as above, in no more than some products, and is said to be one only if it is
+    one to the last digits.
+    """
+    M, w = linearisation.transposed, result.solution
+    eps = torch.finfo(w.dtype).eps
+    r = random_vector(w)
+    most = 2 * result.iterations + _PRODUCTS
+    found = GMRES(tol=100 * eps, restart=min(most, 50), iterations=most).solve(M, r - M(r))
+    n = r - found.solution
+    left = norm(n - M(n))
+    along = (norm(n) > 1e-4 * norm(r)) & (left <= eps**0.75 * norm(n)) & (norm(w) > 0)
+    return bool(along.any()) and _is_seen(linearisation, w, n, r, along)
+
+
+def _is_seen(linearisation: Linearisation, w: Tensor, n: Tensor, r: Tensor, along: Tensor) -> bool:
+    """Whether any gradient A_θᵀw changes along n, in the rows ``along`` which there is one."""
+    rounding = math.sqrt(torch.finfo(w.dtype).eps)
     # Elements of a batch without such an n stay out: one of them may have a much larger gradient.
     parts = n * ratio(norm(w), norm(n)), w, r * ratio(norm(w), norm(r))
     try:

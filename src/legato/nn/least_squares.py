@@ -15,11 +15,11 @@ from legato._support.checks import (
     cheap_to_read,
     hidden_values_in_words,
     require_range,
-    require_sound_data,
 )
 from legato._support.holding import held_tensors
 from legato._support.lazy import lazy
 from legato._support.precision import out_of_autocast
+from legato._support.soundness import require_sound_data
 from legato._support.tree import expand_over, largest_over
 from legato.algorithms import Backtracking, ForwardBackward, Nesterov
 from legato.errors import InputError

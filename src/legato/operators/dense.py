@@ -78,6 +78,15 @@ class Dense(Operator):
                 f"{product} needs a last axis of size {size} for A of shape "
                 f"{tuple(self.matrix.shape)}, but the vector has shape {tuple(v.shape)}."
             )
+        axes = self.matrix.shape[:-2], v.shape[:-1]
+        try:
+            torch.broadcast_shapes(*axes)
+        except RuntimeError:
+            raise InputError(
+                f"{product}: a batch of matrices of shape {tuple(self.matrix.shape)} does not fit "
+                f"a vector of shape {tuple(v.shape)}: their batch axes {tuple(axes[0])} and "
+                f"{tuple(axes[1])} do not broadcast."
+            ) from None
 
     def gram(self, weights: Tensor | None = None) -> Tensor:
         """AᵀWA for a diagonal matrix W of ``weights``, of shape (…, m), or for the identity.

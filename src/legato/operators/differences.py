@@ -122,6 +122,11 @@ class Differences(Operator):
         return stacked if self.weights is None else entrywise(self, self.weights, stacked)
 
     def adjoint(self, y: Var) -> Var:
+        if y.ndim <= self._axes:
+            raise InputError(
+                f"The adjoint of {self!r} needs at least {self._axes + 1} axes, of which the first "
+                f"are directions, but y has shape {tuple(y.shape)}."
+            )
         if self.weights is not None:
             y = entrywise(self, self.weights, y)
         parts = torch.unbind(y, dim=-self._axes - 1)

@@ -1,0 +1,88 @@
+"""A line search knows the directions it moved along; the derivative at the solution sees all."""
+
+import warnings
+
+import pytest
+import torch
+
+import legato as lg
+
+STRATEGIES = {
+    "GMRES": lg.Implicit(),
+    "CG": lg.Implicit(lg.CG()),
+    "Direct": lg.Implicit(lg.Direct()),
+    "series": lg.FixedPoint(2000),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_direction_solved_from_the_start(strategy):
+    """½Σ q_i (x_i − c_i)², whose steep entry starts at its solution: steps grow to 1/0.01."""
+    q = torch.tensor([1.0, 0.01]).double()
+    c = torch.tensor([2.0, 3.0]).double().requires_grad_()
+    problem = lg.Composite(lg.Quadratic(lg.Diagonal(q), -q * c))
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+    start, stop = torch.tensor([2.0, 0.0]).double(), lg.Stop(500, tol=1e-10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gradient = STRATEGIES[strategy]
+        found = lg.solve(problem, algorithm, start, gradient=gradient, stop=stop)
+        assert float(found.steps["step"]) > 10
+        (slope,) = torch.autograd.grad(found.x @ torch.tensor([1.0, 2.0]).double(), c)
+    torch.testing.assert_close(slope, torch.tensor([1.0, 2.0]).double(), rtol=1e-4, atol=0)
+    assert found.backward.spectral_radius < 1
+
+
+ITERATIONS = {
+    "all": lambda c: lg.Unroll(),
+    "the last": lambda c: lg.Unroll(last=90),
+    "until small": lambda c: lg.Unroll(tol=1e-9),
+    "checkpoints": lambda c: lg.Unroll(checkpoint="sqrt"),
+    "forward": lambda c: lg.Forward(c),
+}
+
+
+@pytest.mark.parametrize("grow", [1.0, 2.0])
+@pytest.mark.parametrize("stop", [lg.Stop(2000), lg.Stop(5000, tol=1e-9)], ids=["fixed", "tol"])
+@pytest.mark.parametrize("how", ITERATIONS)
+def test_iterations_along_a_direction_at_rest(how, stop, grow):
+    """x = c, so that dx/dc = 1; the steep entry rests, and so would not hold steps back."""
+    q = torch.tensor([8.0, 0.5]).double()
+    c = torch.tensor([2.0, 3.0]).double().requires_grad_()
+    problem = lg.Composite(lg.Quadratic(lg.Diagonal(q), -q * c))
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=grow))
+    start = torch.tensor([2.0, 0.0]).double()
+    found = lg.solve(problem, algorithm, start, gradient=ITERATIONS[how](c), stop=stop)
+    (slope,) = torch.autograd.grad(found.x.sum(), c)
+    torch.testing.assert_close(slope, torch.ones(2).double(), rtol=1e-2, atol=0)
+
+
+def test_a_solve_without_derivatives_takes_the_long_steps():
+    """Nothing is differentiated, and nothing is paid for it."""
+    q, c = torch.tensor([1.0, 0.01]).double(), torch.tensor([2.0, 3.0]).double()
+    problem = lg.Composite(lg.Quadratic(lg.Diagonal(q), -q * c))
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+    found = lg.solve(problem, algorithm, torch.tensor([2.0, 0.0]).double(), stop=lg.Stop(50))
+    assert float(found.steps["step"]) > 10
+
+
+def test_the_same_steps_with_and_without_recording():
+    q, c = torch.tensor([1.0, 0.01]).double(), torch.tensor([2.0, 3.0]).double().requires_grad_()
+    problem = lg.Composite(lg.Quadratic(lg.Diagonal(q), -q * c))
+    algorithm, start = lg.ForwardBackward(lg.Backtracking(grow=2.0)), torch.zeros(2).double()
+    recorded = lg.solve(problem, algorithm, start, stop=lg.Stop(50)).x.detach()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            lg.solve(problem, algorithm, start, stop=lg.Stop(50)).x, recorded, rtol=0, atol=0
+        )
+
+
+def test_a_number():
+    """x = y − 1 for one number without axes."""
+    y = torch.tensor(3.0).double().requires_grad_()
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+    for gradient in (lg.Implicit(), lg.Unroll()):
+        found = lg.solve(lg.SquaredDistance(y) + lg.L1(1.0), algorithm, gradient=gradient)
+        (slope,) = torch.autograd.grad(found.x, y)
+        assert float(found.x.detach()) == pytest.approx(2.0)
+        assert float(slope) == pytest.approx(1.0)
