@@ -47,8 +47,8 @@ def warn_if_too_few(task: Task, done: Run) -> None:
     share = _share_left(task, done)
     if share is not None and share > MISSING:
         tell(
-            f"The tolerance {tol:.0e} was reached after {most(done.iterations)} iterations because the "
-            f"start was close to the solution, but derivatives start from nothing: about "
+            f"The tolerance {tol:.0e} was reached after {most(done.iterations)} iterations because "
+            f"the start was close to the solution, but derivatives start from nothing: about "
             f"{share:.0%} of the gradient that Unroll computes from so few iterations is missing. "
             "Use Implicit(), which needs none, or a fixed number of iterations, Stop(iterations).",
             InexactGradientWarning,
