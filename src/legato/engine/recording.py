@@ -79,7 +79,8 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._numbers: dict[int, int] = {}
         self._held: list[Any] = []  # so that no number is given to two tensors
-        self._made: set[int] = set()  # storages of what was computed
+        self._own: set[int] = set()  # storages of what is given or computed, and of nothing else
+        self._others: set[int] = set()
         self._log: list[Any] = []
         self.recording = Recording()
         for tensor in inputs:
@@ -97,7 +98,9 @@ class Recorder(TorchDispatchMode):
         return out
 
     def add_input(self, tensor: Tensor) -> int:
+        """A tensor that changes from call to call; its memory must be its own."""
         number = self._number_anew(tensor)
+        self._own.add(_storage(tensor))
         self.recording.inputs.append(number)
         self._note_kind(tensor)
         return number
@@ -126,11 +129,12 @@ class Recorder(TorchDispatchMode):
         known = self._numbers.get(id(tensor))
         if known is not None:
             return known
-        if _storage(tensor) in self._made:
+        if _storage(tensor) in self._own:
             raise UnrecordableError("a tensor changed its identity on a way that is not seen")
         if type(tensor) not in _PLAIN:
             raise UnrecordableError(f"it uses tensors of type {type(tensor).__name__}")
         number = self._number_anew(tensor)
+        self._others.add(_storage(tensor))
         self.recording.outside[number] = tensor
         self._note_kind(tensor)
         return number
@@ -139,7 +143,9 @@ class Recorder(TorchDispatchMode):
         known = self._numbers.get(id(tensor))  # an operation may hand its argument through
         if known is not None:
             return known
-        self._made.add(_storage(tensor))
+        storage = _storage(tensor)
+        if storage not in self._others:  # a view of what is outside is no news
+            self._own.add(storage)
         return self._number_anew(tensor)
 
     def _number_anew(self, tensor: Tensor) -> int:

@@ -117,7 +117,9 @@ class _Step:
     ) -> None:  # fmt: skip
         self._rest = (problem, algorithm, state)
         self._pattern, self._differentiate = attached, differentiate
-        self._inputs = [t.detach().requires_grad_(a) for t, a in zip(leaves, attached, strict=True)]
+        self._inputs = [
+            t.detach().clone().requires_grad_(a) for t, a in zip(leaves, attached, strict=True)
+        ]
         self._recorder = Recorder(self._inputs)
         with torch.set_grad_enabled(differentiate), recording(self._recorder):
             after = algorithm.step(problem, tree.rebuild(state, self._inputs))

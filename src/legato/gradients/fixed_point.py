@@ -17,6 +17,7 @@ from legato._support.compiling import never_compiled
 from legato._support.holding import versions
 from legato._support.precision import full_precision
 from legato._support.telling import listening, tell
+from legato.engine import Replayed
 from legato.errors import (
     GradientError,
     InexactGradientWarning,
@@ -90,7 +91,8 @@ class FixedPointGradient(GradientStrategy):
         # Capture only the residual. Capturing `done` would create a reference cycle through the
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
-        engine = task.engine
+        # Products and Krylov spaces gain little from a compiler, and would wait for it.
+        engine = None if task.engine is None else Replayed()
         then, changes = tuple(t.detach() for t in after), versions(problem)
         batch = batch_of(problem, plain, before)
 
