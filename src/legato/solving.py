@@ -20,6 +20,8 @@ from legato.functions import Function
 from legato.functions.kernels import same_geometry
 from legato.geometry import Euclidean
 from legato.gradients import Backward, GradientStrategy, Task, Unroll
+from legato.gradients.fixed_point import FixedPointGradient
+from legato.gradients.unsolved import warn_if_missed, warn_if_moving
 from legato.problems import Composite, Problem, Saddle
 from legato.running import Stop, Trace
 
@@ -113,7 +115,9 @@ def solve(
             Solution of this very problem goes on where it stopped, with its momentum and
             averages. None starts from a neutral point.
         gradient: how to differentiate; ``Unroll()`` if None.
-        stop: 100 iterations if None.
+        stop: None is 100 iterations for ``Unroll`` and ``Forward``, with a warning where they have
+            not arrived, and for the fixed-point family as many as a solution takes (at most
+            10 000, until the residual is 1e-9, or 1e-6 in float32).
         trace: record objective and residual of every iteration.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
@@ -124,7 +128,6 @@ def solve(
     (tensor([2., 0.]), tensor(-1.0000))
     """
     gradient = Unroll() if gradient is None else gradient
-    stop = Stop() if stop is None else stop
     _require_kinds(algorithm, gradient, stop)
     require_sound_data(problem, "The problem")
     report = Backward()
@@ -133,9 +136,14 @@ def solve(
         problem, algorithm = prepare(problem, algorithm)
         start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
-        done = gradient.differentiate(Task(problem, algorithm, start, stop, history, report))
+        until = default_stop(gradient, start) if stop is None else stop
+        done = gradient.differentiate(Task(problem, algorithm, start, until, history, report))
     if is_concrete():
         algorithm.require_sound(tree.detach(done.state))
+        if stop is None and until.tol is None:
+            warn_if_moving(problem, algorithm, done)
+        elif not isinstance(gradient, FixedPointGradient):  # which says so, and what it means
+            warn_if_missed(problem, algorithm, done, until)
     return Solution(
         x=algorithm.solution(done.state),
         y=algorithm.dual(done.state),
@@ -161,6 +169,11 @@ def prepare(
         geometry = getattr(algorithm, "geometry", None)
         problem = split(given, geometry, getattr(algorithm, "dual_geometry", None))
     return problem, choose_algorithm(problem, given) if algorithm is None else algorithm
+
+
+def default_stop(gradient: GradientStrategy, start: Any) -> Stop:
+    """What ``stop=None`` means from a start; without a tolerance where values cannot be read."""
+    return gradient.default_stop(tree.leaves(start)[0].dtype) if is_concrete() else Stop()
 
 
 def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:
@@ -222,7 +235,7 @@ def _require_kinds(algorithm: Any, gradient: Any, stop: Any) -> None:
         ("gradient", gradient, GradientStrategy),
         ("stop", stop, Stop),
     ):
-        if name == "algorithm" and value is None:
+        if name != "gradient" and value is None:
             continue
         if not isinstance(value, kind):
             given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)

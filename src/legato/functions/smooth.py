@@ -206,6 +206,7 @@ class Smooth(Function):
             a step or :class:`~legato.Backtracking`.
         coupled: how many trailing axes of x belong together, if leading ones are a batch and the
             callable keeps them. None: all axes.
+        convex: say True where the callable is: only then may momentum be chosen by itself.
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 2))
     >>> lg.solve(lg.Composite(f), lg.ForwardBackward(0.3), torch.zeros(1)).x.round(decimals=3)
@@ -215,6 +216,7 @@ class Smooth(Function):
     callable: Callable[[Var], Tensor]
     constant: float | None = None
     coupled: int | None = None
+    convex: bool = False
 
     def summands(self, x: Var) -> Tensor:
         return self.callable(x)
