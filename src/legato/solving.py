@@ -127,6 +127,28 @@ def solve(
     >>> x.detach(), weight.grad  # x = (3 − weight, 0)
     (tensor([2., 0.]), tensor(-1.0000))
     """
+    done = solve_silently(problem, algorithm, x0, gradient=gradient, stop=stop, trace=trace)
+    if is_concrete():
+        if stop is None and done.converged is None:
+            warn_if_moving(done)
+        elif not isinstance(gradient, FixedPointGradient):  # which says so, and what it means
+            warn_if_missed(done, None if stop is None else stop.tol)
+    return done
+
+
+def solve_silently(
+    problem: Function | Problem | Any,
+    algorithm: Algorithm[Any, Any] | None = None,
+    x0: Var | Solution | None = None,
+    *,
+    gradient: GradientStrategy | None = None,
+    stop: Stop | None = None,
+    trace: bool = False,
+) -> Solution:
+    """As :func:`solve`, for callers that have words of their own for a solve that has not arrived.
+
+    A gradient that relies on it speaks all the same.
+    """
     gradient = Unroll() if gradient is None else gradient
     _require_kinds(algorithm, gradient, stop)
     require_sound_data(problem, "The problem")
@@ -140,10 +162,6 @@ def solve(
         done = gradient.differentiate(Task(problem, algorithm, start, until, history, report))
     if is_concrete():
         algorithm.require_sound(tree.detach(done.state))
-        if stop is None and until.tol is None:
-            warn_if_moving(problem, algorithm, done)
-        elif not isinstance(gradient, FixedPointGradient):  # which says so, and what it means
-            warn_if_missed(problem, algorithm, done, until)
     return Solution(
         x=algorithm.solution(done.state),
         y=algorithm.dual(done.state),

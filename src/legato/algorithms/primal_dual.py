@@ -397,15 +397,18 @@ class PrimalDual(Algorithm[Saddle, Any]):
 
         The primal weight of Applegate et al. (2021), from norms instead of distances.
         """
+        scale = "bring the data to the size of 1"
         if self.tau is not None or self.sigma is not None:
-            return "leave tau and sigma None, or bring the data to the size of 1"
+            return f"leave tau and sigma None, or {scale}"
+        if not (is_euclidean(self.geometry) and is_euclidean(self.dual_geometry)):
+            return scale
         x, y = (as_number(tree.norm(tree.detach(v))) for v in self.points(state))
         present = as_number(torch.as_tensor(self.balance).amax())
         if x == 0 or y == 0 or 1 / _OFF_BALANCE < x / y / present < _OFF_BALANCE:
-            return "try PrimalDual(precondition=True), or bring the data to the size of 1"
+            return scale if self.precondition else f"try PrimalDual(precondition=True), or {scale}"
         return (
             f"the primal variable is {x / y:.1e} times as large as the dual one: try "
-            f"PrimalDual(balance={float(f'{x / y:.1g}'):g}), or bring the data to the size of 1"
+            f"PrimalDual(balance={float(f'{x / y:.1g}'):g}), or {scale}"
         )
 
     def require_sound(self, state: State) -> None:

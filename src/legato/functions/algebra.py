@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import holds, require_nonnegative
+from legato._support.checks import holds, require_nonnegative, require_tensor
 from legato._support.holding import short
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, MissingConjugateError
@@ -67,11 +67,13 @@ def compose(function: Function, operator: Operator | Tensor) -> Function:
 
 def shift(function: Function, c: Tensor) -> Function:
     """x ↦ f(x − c); a sum is shifted term by term."""
-    if not isinstance(c, Tensor | tuple):
+    if isinstance(c, int | float):
         raise InputError(
             f"A function is shifted by a tensor, not by {type(c).__name__}. Write a number as "
             "torch.full_like(x, c)."
         )
+    for part in tree.leaves(c):
+        require_tensor(part, "What a function is shifted by")
     if isinstance(function, Sum):
         return Sum(*(shift(term, c) for term in function.terms))
     return Shifted(function, c)

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from legato._support.checks import as_number
 from legato._support.telling import tell
 from legato.algorithms import Algorithm
 from legato.errors import NotConvergedWarning
-from legato.running import Run, Stop
 
 MOVING = 1e-4
 """Residual above which 100 iterations by default have not arrived: as many again may move x by a
 hundredth of its size."""
 
+STANDING = 1e-6
+"""Residual up to which a missed tolerance is told by ``solution.converged`` alone: x stands still
+for most purposes, and rounding may be in the way of more."""
 
-def warn_if_moving(problem: Any, algorithm: Algorithm[Any, Any], done: Run) -> None:
+
+class Solved(Protocol):
+    """What a solve says of itself."""
+
+    problem: Any
+    algorithm: Algorithm[Any, Any]
+    state: Any
+    iterations: int
+    residual: Tensor
+
+
+def warn_if_moving(done: Solved) -> None:
     """Warn where the number of iterations was nobody's choice and has not been enough.
 
     Reading the residual makes a GPU wait once, at the end.
@@ -25,22 +40,24 @@ def warn_if_moving(problem: Any, algorithm: Algorithm[Any, Any], done: Run) -> N
         tell(
             f"{done.iterations} iterations, the default, have not solved this problem: the last "
             f"one still moved the solution by {residual:.1e} of its size. Its derivative is that "
-            f"of these iterations. Give more of them, e.g. stop=Stop(10000, tol=1e-6)"
-            f"{cures(problem, algorithm, done.state)}. If these are what you want, write "
+            "of these iterations. Give more of them, e.g. stop=Stop(10000, tol=1e-6)"
+            f"{cures(done.problem, done.algorithm, done.state)}. If these are what you want, write "
             f"stop=Stop({done.iterations}).",
             NotConvergedWarning,
         )
 
 
-def warn_if_missed(problem: Any, algorithm: Algorithm[Any, Any], done: Run, stop: Stop) -> None:
-    """Warn where a tolerance was asked for and not reached."""
+def warn_if_missed(done: Solved, tol: float | None) -> None:
+    """Warn where a tolerance was asked for and x still moves."""
+    if tol is None:
+        return
     residual = as_number(done.residual.amax())
-    if stop.tol is not None and residual > stop.tol:
+    if residual > max(tol, STANDING):
         tell(
             f"The solve ended after {done.iterations} iterations with residual {residual:.1e} > "
-            f"{stop.tol:.0e}. Give Stop more iterations or a looser tol"
-            f"{cures(problem, algorithm, done.state)}. If you want these iterations, leave tol "
-            "out.",
+            f"{tol:.0e}. Give Stop more iterations or a looser tol"
+            f"{cures(done.problem, done.algorithm, done.state)}. If you want these iterations, "
+            "leave tol out.",
             NotConvergedWarning,
         )
 
