@@ -22,7 +22,7 @@ from legato.errors import InputError, MissingConjugateError
 from legato.functions.base import Function, ProxParts
 from legato.functions.shapes import coupled_through, first_start, most_coupled, start_behind
 from legato.geometry import Euclidean, Geometry
-from legato.operators import Composition, Identity, Operator, as_operator
+from legato.operators import Composition, Differences, Identity, Operator, as_operator
 
 
 def add(first: Function, second: Function) -> Function:
@@ -62,7 +62,25 @@ def compose(function: Function, operator: Operator | Tensor) -> Function:
         return Sum(*(compose(term, operator) for term in function.terms))
     if isinstance(function, Composed):
         return Composed(function.function, Composition(function.operator, operator))
+    _require_axis(function, operator)
     return Composed(function, operator)
+
+
+def _require_axis(function: Function, operator: Operator) -> None:
+    """Refuse groups along no axis in particular behind differences: they would be columns."""
+    from legato.functions.norms import GroupL1
+
+    while isinstance(function, Scaled | Shifted):
+        function = function.function
+    if not isinstance(function, GroupL1) or not isinstance(operator, Differences):
+        return
+    if function.dim is None and function.groups is None:
+        axis = -operator.coupled[1]
+        raise InputError(
+            f"GroupL1 behind Differences needs its axis: dim={axis} takes the norm over the "
+            "directions, as isotropic total variation does (IsotropicTV(weight) is short for it); "
+            "dim=-1, the default elsewhere, would group the entries of each row."
+        )
 
 
 def shift(function: Function, c: Tensor) -> Function:
