@@ -302,14 +302,14 @@ TAKES = {
 
 @pytest.mark.parametrize("name", TAKES)
 def test_arrays_and_sparse_tensors_get_a_sentence(name):
-    with pytest.raises(errors.InputError, match="torch.as_tensor"):
+    with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):
         TAKES[name](ARRAY, MATRIX)
     with pytest.raises(errors.InputError, match=r"to_dense\(\)"):
         TAKES[name](VECTOR.to_sparse(), SQUARE.to_sparse())
 
 
 def test_a_value_at_an_array_gets_a_sentence():
-    with pytest.raises(errors.InputError, match="torch.as_tensor"):
+    with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):
         lg.L1()(ARRAY)
 
 
@@ -344,7 +344,7 @@ def test_isotropic_total_variation_has_a_name():
 
 def test_groups_behind_differences_need_an_axis():
     for term in (lg.GroupL1(0.1), 2.0 * lg.GroupL1(0.1)):
-        with pytest.raises(errors.InputError, match="dim=-3.*IsotropicTV"):
+        with pytest.raises(errors.InputError, match=r"dim=-3.*IsotropicTV"):
             term @ lg.Differences()
     lg.GroupL1(0.1, dim=-1) @ lg.Differences()
     lg.GroupL1(0.1) @ torch.eye(3)

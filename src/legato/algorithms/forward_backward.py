@@ -26,7 +26,8 @@ from legato.algorithms.start import (
     require_sound_mirror,
 )
 from legato.errors import InputError, StepError
-from legato.functions import is_convex, mirror_prox
+from legato.functions import mirror_prox
+from legato.functions.convexity import is_convex
 from legato.geometry import Euclidean, Geometry
 from legato.problems import Composite
 

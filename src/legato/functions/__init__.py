@@ -4,7 +4,6 @@ from legato.functions.affine import Equality, Linear, Zero
 from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
-from legato.functions.convexity import is_convex
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
 from legato.functions.l0 import L0
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
@@ -45,7 +44,6 @@ __all__ = [
     "SquaredNorm",
     "Sum",
     "Zero",
-    "is_convex",
     "mirror_prox",
     "prox",
     "register_prox",

@@ -23,7 +23,7 @@ def IsotropicTV(weight: Tensor | float = 1.0, dims: tuple[int, ...] = (-2, -1)) 
         dims: the axes of the picture, counted from the end.
 
     >>> lg.IsotropicTV(0.1)
-    GroupL1(0.1, dim=-3) @ Differences()
+    GroupL1(0.1, -3) @ Differences()
     >>> lg.IsotropicTV()(torch.tensor([[0.0, 4.0], [3.0, 0.0]]))  # 5 + 4 + 3
     tensor(12.)
     """

@@ -10,7 +10,8 @@ import torch
 
 from legato._support import tree
 from legato.errors import InputError, NoStepError, ProxError
-from legato.functions import Function, is_convex
+from legato.functions import Function
+from legato.functions.convexity import is_convex
 from legato.optim.base import DescentOptimizer, Vector
 from legato.optim.evaluation import Closure, Evaluation
 from legato.optim.groups import Group

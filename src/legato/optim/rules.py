@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from legato.errors import InputError, StepError
-from legato.functions import is_convex
+from legato.functions.convexity import is_convex
 from legato.optim import groups
 
 Group = Mapping[str, Any]
