@@ -114,7 +114,7 @@ def holds(condition: Tensor | bool) -> bool:
     return not is_concrete() or bool(condition.all())
 
 
-def require_tensor(value: Any, name: str) -> None:
+def require_tensor(value: Any, name: str, kind: str = "a tensor") -> None:
     """Refuse arrays, lists and sparse tensors, with the call that makes a tensor of them."""
     if isinstance(value, Tensor):
         if value.layout is not torch.strided:
@@ -123,7 +123,7 @@ def require_tensor(value: Any, name: str) -> None:
             )
     else:
         raise InputError(
-            f"{name} must be a tensor, not {type(value).__name__}. Convert it with torch.as_tensor"
+            f"{name} must be {kind}, not {type(value).__name__}. Convert it with torch.as_tensor"
             "; data from NumPy are mostly float64, and everything must share one dtype."
         )
 
@@ -131,7 +131,7 @@ def require_tensor(value: Any, name: str) -> None:
 def require_tensor_or_number(value: Any, name: str) -> None:
     """As :func:`require_tensor`, where a number will do, too."""
     if not isinstance(value, int | float):
-        require_tensor(value, name)
+        require_tensor(value, name, "a number or a tensor")
 
 
 def require_nonnegative(value: Tensor | float, name: str) -> None:
