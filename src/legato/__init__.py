@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Equality as Equality,
         Function as Function,
         GroupL1 as GroupL1,
+        IsotropicTV as IsotropicTV,
         L2Ball as L2Ball,
         LeastSquares as LeastSquares,
         Linear as Linear,
@@ -100,8 +101,8 @@ _HOMES = {
     "diagnostics": "Diagnosis diagnose",
     "energy": "split",
     "functions": (
-        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 L2Ball LeastSquares Linear "
-        "LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "
+        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 IsotropicTV L2Ball LeastSquares "
+        "Linear LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "
         "SquaredDistance SquaredNorm Zero mirror_prox prox register_prox registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
