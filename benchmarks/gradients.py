@@ -69,7 +69,7 @@ def lasso() -> Case:
         "weighted lasso, 200 × 100, one penalty a feature",
         torch.full((100,), 2.5, dtype=torch.float64),
         lambda theta: lg.Composite(data, lg.L1(theta.exp())),
-        lg.ForwardBackward(),
+        lg.ForwardBackward(inertia=0.0),
         lambda x: 0.5 * (fresh @ (x - truth)).square().mean(),
         iterations=200,
         longer=10,

@@ -78,7 +78,8 @@ def shrinkage(
         theta.grad = None
         problem = lg.Composite(data, lg.L1(theta.repeat_interleave(unknowns // parameters)))
         stop = lg.Stop(iterations)
-        x = lg.solve(problem, lg.ForwardBackward(), start, gradient=gradient, stop=stop).x
+        plain = lg.ForwardBackward(inertia=0.0)
+        x = lg.solve(problem, plain, start, gradient=gradient, stop=stop).x
         x.square().sum().backward()
 
     return run

@@ -87,7 +87,7 @@ class Numbers:
 def _euclidean(recipe: Recipe) -> lg.ForwardBackward:
     """The variants of the algorithm, for matrices of norm 1."""
     return {
-        "plain": lambda: lg.ForwardBackward(),
+        "plain": lambda: lg.ForwardBackward(inertia=0.0),
         "fixed step": lambda: lg.ForwardBackward(0.8),
         "inertia": lambda: lg.ForwardBackward(inertia=0.3),
         "Nesterov": lambda: lg.ForwardBackward(inertia=lg.Nesterov()),

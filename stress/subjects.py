@@ -87,7 +87,7 @@ def solves() -> dict[str, Subject]:
     x = torch.tensor([1.2, -0.9, 0.0, 0.7, 0.0], dtype=torch.float64)
     b = A @ x + 0.1 * _normal(1, 7)
     entropic = lg.ForwardBackward(0.8, lg.Entropy())
-    plain, fast = lg.ForwardBackward(), lg.ForwardBackward(inertia=lg.Nesterov())
+    plain, fast = lg.ForwardBackward(inertia=0.0), lg.ForwardBackward(inertia=lg.Nesterov())
     data = {"A": A, "b": b}
     lasso = {**data, "w": _number(0.1)}
     box = {**data, "hi": torch.full((5,), 0.5, dtype=torch.float64)}

@@ -64,7 +64,7 @@ def _fit(folder: Path, *, make: Any, every: int, noise: float, inexact: Any = No
     def loss(inner: bilevel.InnerSolver) -> Tensor:
         problem = lg.Composite(lg.LeastSquares(A[:8], b[:8]), lg.L1(F.softplus(theta)))
         gradient, stop = lg.Implicit(lg.GMRES(tol=1e-6)), lg.Stop(100, tol=1e-6)
-        x = inner.solve(problem, lg.ForwardBackward(), gradient=gradient, stop=stop).x
+        x = inner.solve(problem, lg.ForwardBackward(inertia=0.0), gradient=gradient, stop=stop).x
         noisy = x + noise * torch.randn(x.shape, dtype=x.dtype)
         return (A[8:] @ noisy - b[8:]).square().mean()
 

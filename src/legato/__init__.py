@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Equality as Equality,
         Function as Function,
         GroupL1 as GroupL1,
+        IsotropicTV as IsotropicTV,
         L2Ball as L2Ball,
         LeastSquares as LeastSquares,
         Linear as Linear,
@@ -107,8 +108,8 @@ _HOMES = {
     "energy": "split",
     "engine": "Compiled Eager Engine Replayed",
     "functions": (
-        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 L2Ball LeastSquares Linear "
-        "LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "
+        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 IsotropicTV L2Ball LeastSquares "
+        "Linear LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "
         "SquaredDistance SquaredNorm Zero mirror_prox prox register_prox registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",

@@ -44,7 +44,7 @@ class LegatoWarning(UserWarning):
 
 
 class NotConvergedWarning(LegatoWarning):
-    """A solve ended before its tolerance, where the gradient relies on it."""
+    """A solve ended before it arrived: at its tolerance, or at rest where none was chosen."""
 
 
 class InexactGradientWarning(LegatoWarning):

@@ -23,6 +23,8 @@ from legato.functions import Function
 from legato.functions.kernels import same_geometry
 from legato.geometry import Euclidean
 from legato.gradients import Backward, GradientStrategy, Task, Unroll
+from legato.gradients.fixed_point import FixedPointGradient
+from legato.gradients.unsolved import warn_if_missed, warn_if_moving
 from legato.problems import Composite, Problem, Saddle
 from legato.running import Stop, Trace, most
 
@@ -117,7 +119,9 @@ def solve(
             Solution of this very problem goes on where it stopped, with its momentum and
             averages. None starts from a neutral point.
         gradient: how to differentiate; ``Unroll()`` if None.
-        stop: 100 iterations if None.
+        stop: None is 100 iterations for ``Unroll`` and ``Forward``, with a warning where they have
+            not arrived, and for the fixed-point family as many as a solution takes (at most
+            10 000, until the residual is 1e-9, or 1e-6 in float32).
         trace: record objective and residual of every iteration.
         engine: how the iterations run: :class:`Compiled`, :class:`Replayed`; None takes that of
             the block around, or runs step by step.
@@ -129,8 +133,32 @@ def solve(
     >>> x.detach(), weight.grad  # x = (3 − weight, 0)
     (tensor([2., 0.]), tensor(-1.0000))
     """
+    done = solve_silently(
+        problem, algorithm, x0, gradient=gradient, stop=stop, trace=trace, engine=engine
+    )
+    if is_concrete():
+        if stop is None and done.converged is None:
+            warn_if_moving(done)
+        elif not isinstance(gradient, FixedPointGradient):  # which says so, and what it means
+            warn_if_missed(done, None if stop is None else stop.tol)
+    return done
+
+
+def solve_silently(
+    problem: Function | Problem | Any,
+    algorithm: Algorithm[Any, Any] | None = None,
+    x0: Var | Solution | None = None,
+    *,
+    gradient: GradientStrategy | None = None,
+    stop: Stop | None = None,
+    trace: bool = False,
+    engine: Engine | None = None,
+) -> Solution:
+    """As :func:`solve`, for callers that have words of their own for a solve that has not arrived.
+
+    A gradient that relies on it speaks all the same.
+    """
     gradient = Unroll() if gradient is None else gradient
-    stop = Stop() if stop is None else stop
     _require_kinds(algorithm, gradient, stop)
     require_sound_data(problem, "The problem")
     report = Backward()
@@ -139,7 +167,8 @@ def solve(
         problem, algorithm = prepare(problem, algorithm)
         start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
-        task = Task(problem, algorithm, start, stop, history, report, engine_of(engine))
+        until = default_stop(gradient, start) if stop is None else stop
+        task = Task(problem, algorithm, start, until, history, report, engine_of(engine))
         done = gradient.differentiate(task)
     if is_concrete():
         algorithm.require_sound(tree.detach(done.state))
@@ -168,6 +197,11 @@ def prepare(
         geometry = getattr(algorithm, "geometry", None)
         problem = split(given, geometry, getattr(algorithm, "dual_geometry", None))
     return problem, choose_algorithm(problem, given) if algorithm is None else algorithm
+
+
+def default_stop(gradient: GradientStrategy, start: Any) -> Stop:
+    """What ``stop=None`` means from a start; without a tolerance where values cannot be read."""
+    return gradient.default_stop(tree.leaves(start)[0].dtype) if is_concrete() else Stop()
 
 
 def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:
@@ -229,7 +263,7 @@ def _require_kinds(algorithm: Any, gradient: Any, stop: Any) -> None:
         ("gradient", gradient, GradientStrategy),
         ("stop", stop, Stop),
     ):
-        if name == "algorithm" and value is None:
+        if name != "gradient" and value is None:
             continue
         if not isinstance(value, kind):
             given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)

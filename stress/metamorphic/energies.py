@@ -30,7 +30,7 @@ class Energy:
 
 
 def _plain(t: Inputs) -> Any:
-    return lg.ForwardBackward()
+    return lg.ForwardBackward(inertia=0.0)
 
 
 EUCLIDEAN: dict[str, Callable[[Inputs], Any]] = {

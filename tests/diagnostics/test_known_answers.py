@@ -79,7 +79,7 @@ def ill_conditioned_lasso():
     matrix = left @ torch.diag(torch.logspace(0, -1, 12, dtype=torch.float64)) @ right
     target = matrix @ torch.tensor([3.0, -2, 0, 1, 0, 4, 0, 0, -3, 0, 2, 0], dtype=torch.float64)
     problem = lg.Composite(lg.LeastSquares(matrix, target), lg.L1(number(1e-3)))
-    return problem, lg.ForwardBackward(), slope, None
+    return problem, lg.ForwardBackward(inertia=0.0), slope, None
 
 
 def toy(theta: float):

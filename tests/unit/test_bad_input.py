@@ -209,7 +209,7 @@ def test_half_precision_is_refused(dtype):
 
 def test_a_state_of_another_algorithm():
     state = lg.solve(lasso(), lg.ForwardBackward()).state
-    with raises(errors.InputError, "ForwardBackwardState", "not a state of PrimalDual"):
+    with raises(errors.InputError, "InertialState", "not a state of PrimalDual"):
         lg.solve(lg.Saddle(A, lg.L1(), smooth=DATA), lg.PrimalDual(), state)
 
 

@@ -133,7 +133,10 @@ def test_a_solve_that_has_not_arrived_is_told_by_every_solver(seed, iterations, 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         s = lg.solve(
-            energy, lg.ForwardBackward(), gradient=lg.Implicit(solver), stop=lg.Stop(iterations)
+            energy,
+            lg.ForwardBackward(inertia=0.0),
+            gradient=lg.Implicit(solver),
+            stop=lg.Stop(iterations),
         )
         (s.x * torch.tensor(cotangent)).sum().backward()
     found = np.append(b_.grad.numpy(), weight_.grad.item())

@@ -275,7 +275,7 @@ def test_a_state_does_not_make_an_algorithm_solve_another_kind_of_problem():
 
 def test_a_dual_of_another_kind_is_refused():
     y, K = randn(5, seed=1), randn(3, 5, seed=2)
-    other = lg.solve(lg.SquaredDistance(y) + lg.L1() @ K + lg.L1() @ D)
+    other = lg.solve(lg.SquaredDistance(y) + lg.L1() @ K + lg.L1() @ D, stop=lg.Stop(5))
     with pytest.raises(errors.InputError, match=r"a tuple of 2.*one tensor"):
         lg.solve(lg.SquaredDistance(y) + lg.L1() @ K, x0=other)
 

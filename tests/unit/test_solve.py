@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import legato as lg
+from legato import errors
 from legato.errors import InputError
 from makers import rand, randn
 
@@ -40,7 +41,8 @@ def test_solution_reports_what_happened():
 def test_stop_by_iterations_by_residual_and_by_both():
     by_count = lg.solve(lasso(), lg.ForwardBackward(), stop=lg.Stop(7))
     assert (by_count.iterations, by_count.converged, by_count.trace) == (7, None, None)
-    missed = lg.solve(lasso(), lg.ForwardBackward(), stop=lg.Stop(7, tol=1e-14))
+    with pytest.warns(errors.NotConvergedWarning, match="after 7 iterations"):
+        missed = lg.solve(lasso(), lg.ForwardBackward(), stop=lg.Stop(7, tol=1e-14))
     assert (missed.iterations, missed.converged) == (7, False)
     every = lg.solve(lasso(), lg.ForwardBackward(), stop=lg.Stop(5000, tol=1e-8, every=50))
     assert every.iterations % 50 == 0

@@ -115,8 +115,29 @@ def holds(condition: Tensor | bool) -> bool:
     return not is_concrete() or bool(condition.all())
 
 
+def require_tensor(value: Any, name: str, kind: str = "a tensor") -> None:
+    """Refuse arrays, lists and sparse tensors, with the call that makes a tensor of them."""
+    if isinstance(value, Tensor):
+        if value.layout is not torch.strided:
+            raise InputError(
+                f"{name} is a {value.layout} tensor, but must be a dense one: call .to_dense()."
+            )
+    else:
+        raise InputError(
+            f"{name} must be {kind}, not {type(value).__name__}. Convert it with torch.as_tensor"
+            "; data from NumPy are mostly float64, and everything must share one dtype."
+        )
+
+
+def require_tensor_or_number(value: Any, name: str) -> None:
+    """As :func:`require_tensor`, where a number will do, too."""
+    if not isinstance(value, int | float):
+        require_tensor(value, name, "a number or a tensor")
+
+
 def require_nonnegative(value: Tensor | float, name: str) -> None:
     """Refuse negative (or NaN) weights."""
+    require_tensor_or_number(value, name)
     if isinstance(value, Tensor):
         if is_concrete() and not value.is_meta and not bool((value.detach() >= 0).all()):
             worst = float(value.detach().min())
@@ -124,8 +145,6 @@ def require_nonnegative(value: Tensor | float, name: str) -> None:
                 f"{name} must be non-negative, but its smallest entry is {worst:g}: the problem "
                 "would not be convex. To learn a weight, parametrise it, e.g. by softplus."
             )
-    elif not isinstance(value, int | float):
-        raise InputError(f"{name} must be a number or a tensor, not {type(value).__name__}.")
     elif not value >= 0:
         raise InputError(f"{name} must be non-negative, not {value!r}.")
 
@@ -229,6 +248,8 @@ def require_like(tensor: Tensor, data: Tensor, name: str, of: str = "image") -> 
 
 def require_below(lo: Tensor | float, hi: Tensor | float, *, strict: bool, name: str) -> None:
     """Refuse empty intervals (and, if strict, single points)."""
+    require_tensor_or_number(lo, f"The lower end of {name}")
+    require_tensor_or_number(hi, f"The upper end of {name}")
     ok = (lo < hi) if strict else (lo <= hi)
     if not holds(ok):
         relation = "below" if strict else "at most"

@@ -20,7 +20,11 @@ def require_sound_data(obj: Any, what: str) -> None:
     """
     if torch.compiler.is_compiling():
         return  # there are no values yet, and some compilers cannot look into a dataclass
-    found = [held for held in held_tensors(obj) if held.tensor.is_floating_point()]
+    found = [
+        held._replace(tensor=_entries(held.tensor))
+        for held in held_tensors(obj)
+        if held.tensor.is_floating_point()
+    ]
     devices = {t.device for _, t, _ in found if t.ndim > 0}
     if len(devices) > 1:
         places = ", ".join(f"{p} on {t.device}" for p, t, _ in found)
@@ -63,6 +67,13 @@ def require_sound_data(obj: Any, what: str) -> None:
             if not bool(torch.isnan(tensor.detach()).any()):
                 require_nonnegative(tensor, path)
         raise InputError(_describe_unsound(found, of_any_size, what))
+
+
+def _entries(t: Tensor) -> Tensor:
+    """What is stored of a tensor: an operator of your own may hold a sparse one."""
+    if t.layout is torch.strided:
+        return t
+    return t.detach()._values() if t.layout is torch.sparse_coo else t.detach().values()
 
 
 def _flaw(t: Tensor, of_any_size: bool) -> Tensor:

@@ -132,6 +132,10 @@ class Algorithm(ABC, Generic[P, S]):
         """The step sizes in use, for the report."""
         return {}
 
+    def remedy(self, problem: P, state: S) -> str:
+        """What to try where this iteration is slow, in words; empty where nothing is known."""
+        return ""
+
     def require_sound(self, state: S) -> None:
         """Raise if a state cannot have come from a healthy iteration."""
         if not all(bool(torch.isfinite(t).all()) for t in tree.leaves(state)):

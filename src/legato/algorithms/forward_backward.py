@@ -27,6 +27,7 @@ from legato.algorithms.start import (
 )
 from legato.errors import InputError, StepError
 from legato.functions import mirror_prox
+from legato.functions.convexity import is_convex
 from legato.geometry import Euclidean, Geometry
 from legato.problems import Composite
 
@@ -46,7 +47,8 @@ class Nesterov:
     >>> fast = lg.ForwardBackward(inertia=lg.Nesterov())
     >>> lg.solve(lg.Composite(f), fast, stop=lg.Stop(200)).x.round(decimals=2)
     tensor([0., 1.])
-    >>> lg.solve(lg.Composite(f), lg.ForwardBackward(), stop=lg.Stop(200)).x.round(decimals=2)
+    >>> plain = lg.ForwardBackward(inertia=0.0)
+    >>> lg.solve(lg.Composite(f), plain, stop=lg.Stop(200)).x.round(decimals=2)
     tensor([0.0000, 0.8700])
     >>> for rule in lg.Nesterov(), lg.Nesterov(restart=True):
     ...     algorithm = lg.ForwardBackward(inertia=rule)
@@ -77,6 +79,10 @@ class Nesterov:
         for _ in range(self.restart):
             t, last = next_t(t), t
         return (t + last) / 2
+
+
+_RESTARTED = Nesterov(restart=True)
+"""What inertia=None means where it is sound."""
 
 
 class MirrorState(NamedTuple):
@@ -119,6 +125,8 @@ class ForwardBackward(Algorithm[Composite, Any]):
             the prox is separable), :class:`Backtracking`, or None for 1/L.
         geometry: ψ; Euclidean if None.
         inertia: a constant β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
+            None is Nesterov(restart=True) where that is sound: steps derived by step_size=None, in
+            the Euclidean geometry, for terms known to be convex; else 0.0, the plain method.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
@@ -132,19 +140,19 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     step_size: Tensor | float | Backtracking | None
     geometry: Geometry
-    inertia: float | Nesterov
+    inertia: float | Nesterov | None
 
     def __init__(
         self,
         step_size: Tensor | float | Backtracking | None = None,
         geometry: Geometry | None = None,
-        inertia: float | Nesterov = 0.0,
+        inertia: float | Nesterov | None = None,
     ) -> None:
         # Written out because torch.compile does not follow a dataclass into a default factory.
         require_positive_step(step_size, "step_size")
-        if not isinstance(inertia, Nesterov) and not 0 <= inertia < 1:
+        if not isinstance(inertia, Nesterov | None) and not 0 <= inertia < 1:
             raise InputError(f"The inertia must lie in [0, 1), not {inertia!r}.")
-        if isinstance(step_size, Backtracking) and inertia != 0.0:
+        if isinstance(step_size, Backtracking) and inertia not in (None, 0.0):
             raise InputError(
                 "Backtracking works without inertia: give a fixed step to use momentum."
             )
@@ -173,9 +181,21 @@ class ForwardBackward(Algorithm[Composite, Any]):
     def _begin(self, problem: Composite, y: Var) -> State:
         x = self.geometry.unmirror(y)
         step = self._initial_step(problem, y, x)
-        if self.inertia == 0.0:
+        if self._inertia_for(problem) == 0.0:
             return ForwardBackwardState(y, x, step)
         return InertialState(y, x, step, previous=y, t=one_for_each(problem, x))
+
+    def _inertia_for(self, problem: Composite) -> float | Nesterov:
+        """The inertia in use: as given, or momentum where it is sound with a step of 1/L.
+
+        A step that was given decides nothing by its value, which training may change, and which
+        torch.func and torch.compile do not show: it runs as it is.
+        """
+        if self.inertia is not None:
+            return self.inertia
+        derived = self.step_size is None and is_euclidean(self.geometry)
+        sound = derived and is_convex(problem.smooth) and is_convex(problem.nonsmooth)
+        return _RESTARTED if sound else 0.0
 
     def _initial_step(self, problem: Composite, y: Var, x: Var) -> Tensor:
         like = tree.leaves(x)[0]
@@ -204,28 +224,34 @@ class ForwardBackward(Algorithm[Composite, Any]):
                 "step_size=1/(L·max x), or step_size=legato.Backtracking()."
             )
         room = 1.0
-        if not isinstance(self.inertia, Nesterov):
+        if isinstance(self.inertia, float | int):
             room = min(1.0, 1.98 * (1 - self.inertia))  # α < 2(1 − β)/L
         L = torch.as_tensor(L).detach().to(tree.leaves(x)[0])
         L = constant_where_coupled(L, problem.nonsmooth, x)
         return room * modulus / torch.where(L > 0, L, torch.ones_like(L))
 
     def _require_stable(self, problem: Composite) -> None:
-        """α < 2(1 − β)/L is known to be necessary in the Euclidean geometry only."""
+        """α < 2(1 − β)/L, known to be necessary in the Euclidean geometry only.
+
+        Nesterov's β tends to 1, and his extrapolated gradient steps grow from α = 4/(3L) on.
+        """
         if not is_euclidean(self.geometry) or not is_concrete():
             return
         L = problem.smooth.lipschitz()
         if L is None:
             return
-        beta = 0.0 if isinstance(self.inertia, Nesterov) else self.inertia
+        if isinstance(self.inertia, Nesterov):
+            most, condition, named = 4 / 3, "4/(3L)", "with momentum"
+        else:
+            beta = self.inertia or 0.0
+            most, condition, named = 2 * (1 - beta), "2(1 − β)/L", f"β = {beta:g}"
         worst = as_number(torch.as_tensor(self.step_size * L).amax())  # type: ignore[operator]
-        if worst > 2 * (1 - beta) * (1 + 1e-6):
-            limit = 2 * (1 - beta) / as_number(torch.as_tensor(L).amax())
+        if worst > most * (1 + 1e-6):
+            largest = as_number(torch.as_tensor(L).amax())
             raise StepError(
                 f"The step {as_number(torch.as_tensor(self.step_size).amax()):g} violates its "
-                f"condition α < 2(1 − β)/L = {limit:g} (L = "
-                f"{as_number(torch.as_tensor(L).amax()):g}, β = {beta:g}): the iteration would "
-                "diverge. Take a smaller step, or step_size=None for 1/L."
+                f"condition α < {condition} = {most / largest:g} (L = {largest:g}, {named}): the "
+                "iteration would diverge. Take a smaller step, or step_size=None for 1/L."
             )
 
     # --- iteration --------------------------------------------------------------------------------
@@ -246,18 +272,19 @@ class ForwardBackward(Algorithm[Composite, Any]):
         return ForwardBackwardState(new, self.geometry.unmirror(new), derived)
 
     def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:
-        if isinstance(self.inertia, Nesterov):
-            t = self.inertia.advance(state.t)
+        inertia = _RESTARTED if self.inertia is None else self.inertia
+        if isinstance(inertia, Nesterov):
+            t = inertia.advance(state.t)
             beta: Any = (state.t - 1) / t
         else:
-            t, beta = state.t, self.inertia
+            t, beta = state.t, inertia
         ahead = tree_map(lambda a, b: a + beta * (a - b), state.mirror, state.previous)
         gradient = problem.smooth.grad(self.geometry.unmirror(ahead))
         new = self._move(problem, ahead, gradient, self._size(state.step))
         x = self.geometry.unmirror(new)
-        if isinstance(self.inertia, Nesterov) and self.inertia.restart:
-            anew = t > self.inertia.longest
-            if self.inertia.restart is True:
+        if isinstance(inertia, Nesterov) and inertia.restart:
+            anew = t > inertia.longest
+            if inertia.restart is True:
                 anew = _turned(ahead, new, self.solution(state), x, t)
             t = torch.where(anew, torch.ones_like(t), t)
         return InertialState(new, x, state.step, state.mirror, t)
@@ -300,7 +327,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
     def fixed_point_map(self, state: State) -> tuple[Algorithm[Composite, Any], MirrorState]:
         if isinstance(state, MirrorState):
             return self, state
-        plain = ForwardBackward(self._size(state.step), self.geometry)
+        plain = ForwardBackward(self._size(state.step), self.geometry, inertia=0.0)
         return plain, MirrorState(state.mirror)
 
     def with_variables(self, state: State, reduced: MirrorState) -> State:
@@ -339,6 +366,15 @@ class ForwardBackward(Algorithm[Composite, Any]):
         return {
             "step": self.step_size if isinstance(state, MirrorState) else self._size(state.step)
         }
+
+    def remedy(self, problem: Composite, state: State) -> str:
+        scale = "bring the data, or the columns of a matrix, to one size"
+        if not is_euclidean(self.geometry) or isinstance(self.step_size, Backtracking):
+            return scale
+        if isinstance(state, InertialState) and self.inertia in (None, _RESTARTED):
+            return scale
+        given = "step_size=None, " if self.step_size is not None else ""
+        return f"for a convex energy try ForwardBackward({given}inertia=Nesterov(restart=True))"
 
     def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.mirror, "ForwardBackward")

@@ -27,6 +27,9 @@ from legato.geometry import Euclidean, Geometry
 from legato.operators import Stack
 from legato.problems import Saddle
 
+_OFF_BALANCE = 30.0
+"""Factor by which a balance may differ from what the sizes of the variables ask for."""
+
 
 @dataclass(frozen=True)
 class Average:
@@ -386,6 +389,27 @@ class PrimalDual(Algorithm[Saddle, Any]):
         if isinstance(state, MirrorPair):
             return {"tau": self.tau, "sigma": self.sigma}
         return self._sizes(state.steps)._asdict()
+
+    def remedy(self, problem: Saddle, state: State) -> str:
+        """A balance by which both variables move at their own scale, where the present one is off.
+
+        .. math:: r = ‖x‖/‖y‖
+
+        The primal weight of Applegate et al. (2021), from norms instead of distances.
+        """
+        scale = "bring the data to the size of 1"
+        if self.tau is not None or self.sigma is not None:
+            return f"leave tau and sigma None, or {scale}"
+        if not (is_euclidean(self.geometry) and is_euclidean(self.dual_geometry)):
+            return scale
+        x, y = (as_number(tree.norm(tree.detach(v))) for v in self.points(state))
+        present = as_number(torch.as_tensor(self.balance).amax())
+        if x == 0 or y == 0 or 1 / _OFF_BALANCE < x / y / present < _OFF_BALANCE:
+            return scale if self.precondition else f"try PrimalDual(precondition=True), or {scale}"
+        return (
+            f"the primal variable is {x / y:.1e} times as large as the dual one: try "
+            f"PrimalDual(balance={float(f'{x / y:.1g}'):g}), or {scale}"
+        )
 
     def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.primal, "PrimalDual")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import is_concrete
+from legato._support.checks import is_concrete, require_tensor, require_tensor_or_number
 from legato._support.tree import Var, tree_map
 from legato.errors import DivergenceError, DomainError, InputError, StepError
 from legato.functions import Function, Separable, mirror_prox
@@ -31,8 +31,9 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
             )
         return neutral(geometry, term, shape)
     for tensor in tree.leaves(x0):
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            raise InputError(f"x0 must be floating-point tensors, not {_kind(tensor)}.")
+        require_tensor(tensor, "x0")
+        if not tensor.is_floating_point():
+            raise InputError(f"x0 must be floating-point tensors, not {tensor.dtype}.")
         if tensor.dtype not in (torch.float32, torch.float64):
             raise InputError(
                 f"x0 is {tensor.dtype}, but solvers compute in float32 or float64. Call .float()."
@@ -55,10 +56,6 @@ def neutral(geometry: Geometry, term: Function, shape: Var) -> Var:
         return tuple(neutral(block, part, t) for block, part, t in parts)
     core = term.prox_parts(geometry).core
     return mirror_prox(core, geometry, geometry.centre(shape), 1.0)
-
-
-def _kind(obj: object) -> str:
-    return str(obj.dtype) if isinstance(obj, torch.Tensor) else type(obj).__name__
 
 
 def fitted(x0: Var, shape: Var | None, name: str) -> Var:
@@ -119,7 +116,9 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
 
 
 def require_positive_step(step: object, name: str) -> None:
-    """Refuse zero, negative and NaN steps."""
+    """Refuse zero, negative and NaN steps, and arrays."""
+    if isinstance(step, Tensor) or hasattr(step, "__array__"):
+        require_tensor_or_number(step, name)
     if isinstance(step, torch.Tensor):
         if step.numel() == 0:
             raise StepError(f"{name} is empty (shape {tuple(step.shape)}).")

@@ -20,7 +20,7 @@ from legato.errors import GradientError, NotConvergedWarning
 from legato.gradients import Backward, FixedPoint, GradientStrategy, Implicit, Piggyback
 from legato.gradients.fixed_point import FixedPointGradient
 from legato.running import Stop, most
-from legato.solving import Solution, prepare, solve
+from legato.solving import Solution, default_stop, prepare, solve
 
 RATE_GAP_WHILE_UNKNOWN = 0.1
 """1 − ρ, as long as nothing is known of the contraction rate ρ."""
@@ -103,20 +103,20 @@ class InnerSolver:
     ) -> Solution:
         """As :func:`legato.solve`, from the last solution where there is one."""
         key = str(len(self._solves)) if key is None else key
-        stop = Stop() if stop is None else stop
+        problem, algorithm = prepare(problem, algorithm)
         if self.tolerances is not None:
+            stop = _default_stop(gradient, problem, x0) if stop is None else stop
             # ‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ): a residual of lower · (1 − ρ) will do
             residual = self.tolerances.lower * self._gaps.get(key, RATE_GAP_WHILE_UNKNOWN)
             stop = replace(stop, tol=max(stop.tol or 0.0, residual))
             gradient = _loosen(gradient, self.tolerances.adjoint)
-        problem, algorithm = prepare(problem, algorithm)
         last = self._warm.get(key) if isinstance(gradient, FixedPointGradient) else None
         start = _start(problem, algorithm, x0, last)
         solution = solve(problem, algorithm, start, gradient=gradient, stop=stop)
         self.iterations += most(solution.iterations)
         state = tree.detach(solution.state)
         self._warm[key] = tree.leaves(state)
-        exact, cotangents = stop.tol is None, _watch(solution)
+        exact, cotangents = solution.converged is None, _watch(solution)
         self._solves.append(
             _Solve(key, problem, algorithm, state, solution.backward, exact, cotangents)
         )
@@ -224,6 +224,11 @@ def _loosen(gradient: GradientStrategy | None, tol: float) -> GradientStrategy |
     if isinstance(gradient, (FixedPoint, Piggyback)) and gradient.tol is not None:
         return replace(gradient, tol=max(gradient.tol, tol))
     return gradient
+
+
+def _default_stop(gradient: GradientStrategy | None, problem: Any, x0: Var | None) -> Stop:
+    known = x0 if x0 is not None else problem.start()
+    return Stop() if gradient is None or known is None else default_stop(gradient, known)
 
 
 def _start(

@@ -18,7 +18,7 @@ from legato.errors import InputError, NoInfluenceError, NonFiniteLossError
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.base import pull_back
 from legato.running import Stop
-from legato.solving import Solution, prepare, solve
+from legato.solving import Solution, prepare, solve_silently
 
 Loss = Callable[[Var], Tensor]
 Params = Tensor | Sequence[Tensor]
@@ -47,7 +47,7 @@ class Setting:
         return self.algorithm.init(self.problem, self.x0)
 
     def solve(self, gradient: GradientStrategy, stop: Stop) -> Solution:
-        return solve(self.problem, self.algorithm, self.x0, gradient=gradient, stop=stop)
+        return solve_silently(self.problem, self.algorithm, self.x0, gradient=gradient, stop=stop)
 
     def value(self, x: Var) -> Tensor:
         """L(x), refused where it is no number."""

@@ -11,6 +11,7 @@ from legato.functions.prox import mirror_prox, prox, register_prox, registered_p
 from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
 from legato.functions.smooth import LeastSquares, Logistic, Quadratic, Smooth
 from legato.functions.smoothing import LogBarrier, SmoothAbsolute
+from legato.functions.variation import IsotropicTV
 
 __all__ = [
     "L0",
@@ -23,6 +24,7 @@ __all__ = [
     "Equality",
     "Function",
     "GroupL1",
+    "IsotropicTV",
     "L2Ball",
     "LInfBall",
     "LeastSquares",

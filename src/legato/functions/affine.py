@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.checks import require_tensor, require_tensor_or_number
 from legato._support.tree import Var, tree_map
 from legato.functions.base import Function, ProxParts, indicator
 from legato.geometry import Geometry
@@ -64,6 +65,9 @@ class Linear(Function):
 
     c: Tensor
 
+    def __post_init__(self) -> None:
+        require_tensor(self.c, "c of Linear")
+
     def summands(self, x: Var) -> Tensor:
         return self.c * x
 
@@ -103,6 +107,9 @@ class Equality(Function):
     """
 
     b: Tensor | float
+
+    def __post_init__(self) -> None:
+        require_tensor_or_number(self.b, "b of Equality")
 
     def summands(self, x: Var) -> Tensor:
         return indicator((tree.flatten(x) - self.b if isinstance(x, tuple) else x - self.b).abs())

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import holds, require_nonnegative
+from legato._support.checks import holds, require_nonnegative, require_tensor
 from legato._support.holding import short
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.base import Function, ProxParts
 from legato.functions.shapes import coupled_through, first_start, most_coupled, start_behind
 from legato.geometry import Euclidean, Geometry
-from legato.operators import Composition, Identity, Operator, as_operator
+from legato.operators import Composition, Differences, Identity, Operator, as_operator
 
 
 def add(first: Function, second: Function) -> Function:
@@ -62,16 +62,36 @@ def compose(function: Function, operator: Operator | Tensor) -> Function:
         return Sum(*(compose(term, operator) for term in function.terms))
     if isinstance(function, Composed):
         return Composed(function.function, Composition(function.operator, operator))
+    _require_axis(function, operator)
     return Composed(function, operator)
+
+
+def _require_axis(function: Function, operator: Operator) -> None:
+    """Refuse groups along no axis in particular behind differences: they would be columns."""
+    from legato.functions.norms import GroupL1
+
+    while isinstance(function, Scaled | Shifted):
+        function = function.function
+    if not isinstance(function, GroupL1) or not isinstance(operator, Differences):
+        return
+    if function.dim is None and function.groups is None:
+        axis = -operator.coupled[1]
+        raise InputError(
+            f"GroupL1 behind Differences needs its axis: dim={axis} takes the norm over the "
+            "directions, as isotropic total variation does (IsotropicTV(weight) is short for it); "
+            "dim=-1, the default elsewhere, would group the entries of each row."
+        )
 
 
 def shift(function: Function, c: Tensor) -> Function:
     """x ↦ f(x − c); a sum is shifted term by term."""
-    if not isinstance(c, Tensor | tuple):
+    if isinstance(c, int | float):
         raise InputError(
             f"A function is shifted by a tensor, not by {type(c).__name__}. Write a number as "
             "torch.full_like(x, c)."
         )
+    for part in tree.leaves(c):
+        require_tensor(part, "What a function is shifted by")
     if isinstance(function, Sum):
         return Sum(*(shift(term, c) for term in function.terms))
     return Shifted(function, c)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from legato._support.checks import require_tensor
 from legato._support.holding import Holder
-from legato._support.tree import Var, sum_beyond
+from legato._support.tree import Var, leaves, sum_beyond
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.curvature import hessian_by_autograd
 from legato.geometry import Euclidean, Geometry
@@ -69,7 +70,7 @@ class Function(Holder):
     def __call__(self, x: Var) -> Tensor:
         try:
             return self.value(x)
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError, AttributeError, TypeError):
             from legato.functions.fitting import explain  # which imports this module
 
             explain(self, x)
@@ -141,6 +142,8 @@ class Function(Holder):
         """
         from legato.functions.prox import prox  # which imports this module
 
+        for tensor in leaves(x):
+            require_tensor(tensor, "x")
         geometry = Euclidean() if geometry is None else geometry
         return prox(self, geometry, geometry.mirror(x), step)
 

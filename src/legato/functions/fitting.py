@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from legato._support.checks import require_tensor
 from legato._support.holding import held_tensors
-from legato._support.tree import Var
+from legato._support.tree import Var, leaves
 from legato.errors import InputError
 from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
@@ -18,7 +19,9 @@ from legato.operators import Operator
 
 
 def explain(function: Function, x: Var) -> None:
-    """Raise an :class:`~legato.errors.InputError` where shapes are the reason; else return."""
+    """Raise an :class:`~legato.errors.InputError` where kinds or shapes are the reason."""
+    for part in leaves(x):
+        require_tensor(part, "x")
     if isinstance(function, Sum):
         for term in function.terms:
             explain(term, x)

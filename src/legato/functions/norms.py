@@ -109,7 +109,8 @@ class GroupL1(Function):
     Args:
         weight: a number, or one weight a group: a tensor that broadcasts to the norms, which have
             size one along ``dim``, or one entry a label.
-        dim: groups are the slices along this axis.
+        dim: groups are the slices along this axis; the last one if None. Behind
+            :class:`Differences` it has to be given: see :func:`IsotropicTV`.
         groups: an integer label for each entry of the last axis, instead of ``dim``.
 
     >>> x = torch.tensor([3.0, 4.0, 0.0, 5.0])
@@ -122,7 +123,7 @@ class GroupL1(Function):
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: Tensor | float = 1.0
-    dim: int = -1
+    dim: int | None = None
     groups: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -130,10 +131,15 @@ class GroupL1(Function):
         if self.groups is not None and (self.groups.ndim != 1 or self.groups.is_floating_point()):
             raise InputError("groups must be a vector of integer labels, one for each entry.")
 
+    @property
+    def axis(self) -> int:
+        """The axis whose slices are the groups."""
+        return -1 if self.dim is None else self.dim
+
     def norms(self, x: Tensor) -> Tensor:
         """‖x_G‖ for each group."""
         if self.groups is None:
-            return group_norms(x, self.dim)
+            return group_norms(x, self.axis)
         if x.shape[-1] != self.groups.shape[0]:
             raise InputError(
                 f"groups labels {self.groups.shape[0]} entries, but x has {x.shape[-1]}."
@@ -158,7 +164,7 @@ class GroupL1(Function):
         return coupled_along(self.prox_couples()[0])
 
     def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,) if self.groups is None else (-1,)
+        return (self.axis,) if self.groups is None else (-1,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return (self.norms(y) - step * self.weight).abs()
@@ -166,7 +172,7 @@ class GroupL1(Function):
     def make_conjugate(self) -> Function:
         from legato.functions.sets import L2Ball
 
-        return L2Ball(self.weight, self.dim) if self.groups is None else super().make_conjugate()
+        return L2Ball(self.weight, self.axis) if self.groups is None else super().make_conjugate()
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         return sum_beyond(indicator(self.norms(y) - self.weight), batch)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from legato._support import tree
-from legato._support.checks import is_concrete, require_nonnegative
+from legato._support.checks import is_concrete, require_nonnegative, require_tensor
 from legato._support.graph import (
     beyond_autograd,
     fresh_leaf,
@@ -86,6 +86,7 @@ class LeastSquares(_DataTerm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", as_operator(self.operator))
+        require_tensor(self.b, "b of LeastSquares")
         require_nonnegative(self.weight, "The weight of LeastSquares")
 
     def _residual(self, x: Var) -> Tensor:
@@ -132,6 +133,7 @@ class Quadratic(Function):
         if isinstance(self.Q, Tensor) and self.Q.shape[-1] != self.Q.shape[-2]:
             raise InputError(f"Quadratic needs a square matrix, not {tuple(self.Q.shape)}.")
         object.__setattr__(self, "Q", as_operator(self.Q))
+        require_tensor(self.c, "c of Quadratic")
         require_symmetric(self.Q, self.c)
 
     def summands(self, x: Var) -> Tensor:
@@ -172,6 +174,7 @@ class Logistic(_DataTerm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", as_operator(self.operator))
+        require_tensor(self.b, "The labels b of Logistic")
         if not self.b.is_floating_point():
             raise InputError("Logistic needs floating-point labels −1.0 and 1.0.")
         require_labels(self.b)
@@ -215,6 +218,7 @@ class Smooth(Function):
             a step or :class:`~legato.Backtracking`.
         coupled: how many trailing axes of x belong together, if leading ones are a batch and the
             callable keeps them. None: all axes.
+        convex: say True where the callable is: only then may momentum be chosen by itself.
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 2))
     >>> lg.solve(lg.Composite(f), lg.ForwardBackward(0.3), torch.zeros(1)).x.round(decimals=3)
@@ -224,6 +228,7 @@ class Smooth(Function):
     callable: Callable[[Var], Tensor]
     constant: float | None = None
     coupled: int | None = None
+    convex: bool = False
 
     def summands(self, x: Var) -> Tensor:
         return self.callable(x)

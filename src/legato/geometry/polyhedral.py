@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import inside_functional_transform, require_finite
+from legato._support.checks import inside_functional_transform, require_finite, require_tensor
 from legato._support.tree import Var, sum_beyond
 from legato.errors import GradientError, InputError
 from legato.geometry.base import Geometry, bounded_exp, exp_limit
@@ -38,6 +38,8 @@ class Polyhedral(Geometry):
     start: Tensor | None = None
 
     def __post_init__(self) -> None:
+        require_tensor(self.A, "A of Polyhedral")
+        require_tensor(self.b, "b of Polyhedral")
         if self.A.ndim != 2 or self.b.shape != self.A.shape[:1]:
             raise InputError(
                 f"Polyhedral needs A of shape (m, n) and b of shape (m,), "

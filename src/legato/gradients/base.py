@@ -122,6 +122,10 @@ class GradientStrategy(ABC):
     def differentiate(self, task: Task) -> Run:
         """Run the task and return its run with a state that is attached to the graph."""
 
+    def default_stop(self, dtype: torch.dtype) -> Stop:
+        """What ``stop=None`` means: a fixed number of iterations, whose derivative is exact."""
+        return Stop()
+
 
 def refuse_second_derivatives() -> None:
     """Called in a backward pass that cannot itself be differentiated."""

@@ -40,11 +40,16 @@ from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, 
 from legato.gradients.linear.base import Product, residual_of, worst
 from legato.gradients.ties import may_be_tied
 from legato.gradients.unseen import holds_unseen, leaves_gradient_open
+from legato.gradients.unsolved import cures
 from legato.gradients.vanishing import warn_if_another_piece
 from legato.running import Run, Stop, batch_of, most
 
 FORWARD_TOLERANCE = 1e-3
 """Residual above which a solution is too far from a fixed point to be differentiated as one."""
+
+
+DEFAULT_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-9}
+"""Residuals at which ``stop=None`` ends."""
 
 
 class FixedPointGradient(GradientStrategy):
@@ -70,6 +75,13 @@ class FixedPointGradient(GradientStrategy):
         """Say what is wrong with a result, in words and numbers."""
         warn_if_inexact(result, linearisation)
 
+    def default_stop(self, dtype: torch.dtype) -> Stop:
+        """What ``stop=None`` means: a solution, as far as the precision allows.
+
+        The residual is read seldom, for a GPU waits each time.
+        """
+        return Stop(10_000, tol=DEFAULT_TOLERANCE.get(dtype, 1e-6), every=10)
+
     @never_compiled("the backward solve is data-dependent")
     def differentiate(self, task: Task) -> Run:
         with torch.no_grad():
@@ -87,7 +99,7 @@ class FixedPointGradient(GradientStrategy):
             raise inside_transforms(
                 f"{type(self).__name__} solves its linear system in .backward()"
             )
-        _warn_unless_stationary(done, task.stop)
+        _warn_unless_stationary(done, task)
         # Capture only the residual. Capturing `done` would create a reference cycle through the
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
@@ -357,11 +369,11 @@ def _warn_of_the_loss(largest: float) -> None:
     )
 
 
-def _warn_unless_stationary(done: Run, stop: Stop) -> None:
+def _warn_unless_stationary(done: Run, task: Task) -> None:
     if not is_concrete():
         return
     residual = as_number(done.residual.amax())
-    allowed = FORWARD_TOLERANCE if stop.tol is None else stop.tol
+    allowed = FORWARD_TOLERANCE if task.stop.tol is None else task.stop.tol
     if residual <= allowed and done.settled is not None and not bool(done.settled.all()):
         tell(
             f"The solve ended after {most(done.iterations)} iterations with residual "
@@ -375,6 +387,7 @@ def _warn_unless_stationary(done: Run, stop: Stop) -> None:
             f"The solve ended after {most(done.iterations)} iterations with residual "
             f"{residual:.2e} > {allowed:.0e}, so its last iterate is not a fixed point, and a "
             "gradient that assumes one is off by an unknown amount. Give Stop more iterations or "
-            "a looser tol, or use Unroll(), which is exact for any number of iterations.",
+            f"a looser tol{cures(task.problem, task.algorithm, done.state)}; or use Unroll(), "
+            "which is exact for any number of iterations.",
             NotConvergedWarning,
         )

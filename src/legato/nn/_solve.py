@@ -17,7 +17,7 @@ from legato.errors import InputError, NotConvergedWarning
 from legato.gradients import GradientStrategy, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
 from legato.running import Stop, most
-from legato.solving import Solution, solve
+from legato.solving import Solution, solve_silently
 
 
 @dataclass
@@ -61,7 +61,7 @@ class SolverLayer(nn.Module):
     def _solve(self, problem: Any, algorithm: Algorithm[Any, Any], x0: Any) -> Solution:
         """As :func:`legato.solve`; a missed tolerance is said in words and numbers, once."""
         with full_precision():
-            done = solve(problem, algorithm, x0, gradient=self.gradient, stop=self.stop)
+            done = solve_silently(problem, algorithm, x0, gradient=self.gradient, stop=self.stop)
         # The fixed-point family warns itself where a derivative will be asked for.
         warned = isinstance(self.gradient, FixedPointGradient) and any(
             t.requires_grad for t in tree.leaves(done.state)

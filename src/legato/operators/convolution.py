@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from legato._support.checks import require_tensor
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator, lanczos_norm
@@ -39,6 +40,7 @@ class Convolution(Operator):
     boundary: str = "zero"
 
     def __post_init__(self) -> None:
+        require_tensor(self.kernel, "The kernel of Convolution")
         if self.kernel.ndim not in (3, 4, 5):
             raise InputError(
                 "Convolution needs a kernel of shape (out, in, *size) with one to three spatial "

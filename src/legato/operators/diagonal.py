@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.checks import require_tensor
 from legato._support.tree import Var, largest_over
 from legato.operators.base import Operator, entrywise
 
@@ -24,6 +25,9 @@ class Diagonal(Operator):
     """
 
     entries: Tensor
+
+    def __post_init__(self) -> None:
+        require_tensor(self.entries, "The entries of Diagonal")
 
     @property
     def coupled(self) -> tuple[int, int]:

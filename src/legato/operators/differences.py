@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from legato._support.checks import require_tensor_or_number
 from legato._support.tree import Var, largest_over
 from legato.errors import InputError
 from legato.operators.base import Operator, entrywise
@@ -73,6 +74,8 @@ class Differences(Operator):
     _edges: tuple[_Edges, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.weights is not None:
+            require_tensor_or_number(self.weights, "The weights of Differences")
         offsets = self._along_axes() if self.offsets is None else self.offsets
         lengths = {len(o) for o in offsets}
         if len(lengths) != 1 or any(not any(o) for o in offsets):

@@ -47,13 +47,6 @@ def momentum(group: Mapping[str, Any], below: float = 1.0, why: str = "") -> flo
     return found
 
 
-def is_convex(g: Function) -> bool:
-    """Whether no function in g, a sum or another combination, says ``convex = False``."""
-    fields = [part for value in vars(g).values() for part in _as_tuple(value)]
-    parts = [part for part in fields if isinstance(part, Function)]
-    return bool(getattr(g, "convex", True)) and all(map(is_convex, parts))
-
-
 def require_sound(group: Mapping[str, Any], known: Mapping[str, Any], who: str) -> None:
     """Refuse numbers that would be ignored, and functions and parameters that cannot work."""
     for name, value in group.items():
@@ -109,10 +102,6 @@ def checked_prox(g: Function, y: Tensor, step: float) -> Tensor:
                 "convert them with .to(parameter), or give plain numbers."
             )
     return found.detach()
-
-
-def _as_tuple(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _kind(obj: object) -> str:

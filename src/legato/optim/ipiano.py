@@ -11,9 +11,10 @@ import torch
 from legato._support import tree
 from legato.errors import InputError, NoStepError, ProxError
 from legato.functions import Function
+from legato.functions.convexity import is_convex
 from legato.optim.base import DescentOptimizer, Vector
 from legato.optim.evaluation import Closure, Evaluation
-from legato.optim.groups import Group, is_convex
+from legato.optim.groups import Group
 from legato.optim.rules import Coefficients, LipschitzSearch, SearchedStep, StepRule
 
 NO_SHORTER_THAN = 1e-6

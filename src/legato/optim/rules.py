@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from legato.errors import InputError, StepError
+from legato.functions.convexity import is_convex
 from legato.optim import groups
 
 Group = Mapping[str, Any]
@@ -125,7 +126,7 @@ class ConstantStep(StepRule):
         return {"lr": self.lr, "momentum": self.momentum}
 
     def coefficients(self, group: Group, L: float, delta: float | None) -> Coefficients:
-        lr, convex = groups.learning_rate(group), groups.is_convex(group["prox"])
+        lr, convex = groups.learning_rate(group), is_convex(group["prox"])
         if convex:
             momentum = groups.momentum(group)
         else:

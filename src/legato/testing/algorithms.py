@@ -14,7 +14,7 @@ from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.errors import DomainError, LegatoError
 from legato.running import Stop, batch_of
-from legato.solving import Solution, solve
+from legato.solving import Solution, solve, solve_silently
 from legato.testing.report import Measured, Report, hold, skip
 from legato.testing.sampling import apart, replica
 
@@ -74,7 +74,7 @@ def pure_step(algorithm: Method, problem: Any, x0: Var | None) -> Measured:
 
 def fixed_point(algorithm: Method, problem: Any, x0: Var | None, stop: Stop) -> Measured:
     """At a solution the fixed-point map stands still, and stands for the same solution."""
-    found = solve(problem, algorithm, x0, stop=stop)
+    found = solve_silently(problem, algorithm, x0, stop=stop)
     map_, reduced = algorithm.fixed_point_map(found.state)
     after = map_.step(problem, reduced)
     merged = algorithm.with_variables(found.state, after)
@@ -87,14 +87,14 @@ def fixed_point(algorithm: Method, problem: Any, x0: Var | None, stop: Stop) -> 
 def fresh_start(algorithm: Method, problem: Any, x0: Var | None, stop: Stop) -> Measured:
     """A state of another problem is only a start: it leads to the same solution as a point."""
     law = "fresh start"
-    state = solve(problem, algorithm, x0, stop=stop).state
+    state = solve_silently(problem, algorithm, x0, stop=stop).state
     truth = _scaled_solution(algorithm, problem, x0, stop)
     if truth is None:
         return skip(law, "no scaled copy of the problem is solved from scratch")
     errors = []
     for start in (state, algorithm.solution(state)):
         try:
-            found = solve(truth.problem, truth.algorithm, start, stop=stop)
+            found = solve_silently(truth.problem, truth.algorithm, start, stop=stop)
             errors.append(apart(found.x, truth.x))
         except DomainError:  # a point that has reached the boundary is no start
             continue
@@ -112,7 +112,7 @@ def _scaled_solution(algorithm: Method, problem: Any, x0: Any, stop: Stop) -> So
         for held in {id(h.tensor): h.tensor for h in held_tensors(other)}.values():
             held.mul_(factor if held.is_floating_point() else 1)
         try:
-            found = solve(other, same, x0, stop=stop)
+            found = solve_silently(other, same, x0, stop=stop)
         except LegatoError:
             continue
         if _residual(found) < 1e-8:

@@ -33,7 +33,8 @@ def solve_accurately(
 ) -> torch.Tensor:
     """x*(θ) for a vector of θ by projected gradient steps."""
     stop = lg.Stop(iterations=5000, tol=1e-15)
-    return lg.solve(toy.problem(theta), lg.ForwardBackward(), gradient=gradient, stop=stop).x
+    plain = lg.ForwardBackward(inertia=0.0)
+    return lg.solve(toy.problem(theta), plain, gradient=gradient, stop=stop).x
 
 
 def landscape(toy: Toy, lo: float, hi: float, points: int) -> Landscape:

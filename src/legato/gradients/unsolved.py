@@ -1,0 +1,69 @@
+"""What is said about a solve that has not arrived, and what would help."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from legato._support.checks import as_number
+from legato._support.telling import tell
+from legato.algorithms import Algorithm
+from legato.errors import NotConvergedWarning
+from legato.running import most
+
+MOVING = 1e-4
+"""Residual above which 100 iterations by default have not arrived: as many again may move x by a
+hundredth of its size."""
+
+STANDING = 1e-6
+"""Residual up to which a missed tolerance is told by ``solution.converged`` alone: x stands still
+for most purposes, and rounding may be in the way of more."""
+
+
+class Solved(Protocol):
+    """What a solve says of itself."""
+
+    problem: Any
+    algorithm: Algorithm[Any, Any]
+    state: Any
+    iterations: int | Tensor
+    residual: Tensor
+
+
+def warn_if_moving(done: Solved) -> None:
+    """Warn where the number of iterations was nobody's choice and has not been enough.
+
+    Reading the residual makes a GPU wait once, at the end.
+    """
+    residual = as_number(done.residual.amax())
+    if residual > MOVING:
+        tell(
+            f"{most(done.iterations)} iterations, the default, have not solved this problem: the last "
+            f"one still moved the solution by {residual:.1e} of its size. Its derivative is that "
+            "of these iterations. Give more of them, e.g. stop=Stop(10000, tol=1e-6)"
+            f"{cures(done.problem, done.algorithm, done.state)}. If these are what you want, write "
+            f"stop=Stop({most(done.iterations)}).",
+            NotConvergedWarning,
+        )
+
+
+def warn_if_missed(done: Solved, tol: float | None) -> None:
+    """Warn where a tolerance was asked for and x still moves."""
+    if tol is None:
+        return
+    residual = as_number(done.residual.amax())
+    if residual > max(tol, STANDING):
+        tell(
+            f"The solve ended after {most(done.iterations)} iterations with residual {residual:.1e} > "
+            f"{tol:.0e}. Give Stop more iterations or a looser tol"
+            f"{cures(done.problem, done.algorithm, done.state)}. If you want these iterations, "
+            "leave tol out.",
+            NotConvergedWarning,
+        )
+
+
+def cures(problem: Any, algorithm: Algorithm[Any, Any], state: Any) -> str:
+    """What makes this iteration faster, to stand after "more iterations"."""
+    remedy = algorithm.remedy(problem, state)
+    return f"; {remedy}" if remedy else ""
