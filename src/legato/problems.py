@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import overload
+from dataclasses import dataclass, replace
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def _batch_axes(x: Var, coupled: int | None) -> int:
     return max(0, x.ndim - max(1, coupled))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Composite:
     r"""A smooth term plus a prox-friendly one, for :class:`~legato.ForwardBackward`.
 
@@ -54,9 +54,12 @@ class Composite:
     """
 
     smooth: Function
-    nonsmooth: Function = field(default_factory=Zero)
+    nonsmooth: Function
 
-    def __post_init__(self) -> None:
+    # Written out, here and below: torch.compile does not follow a dataclass into a default factory.
+    def __init__(self, smooth: Function, nonsmooth: Function | None = None) -> None:
+        object.__setattr__(self, "smooth", smooth)
+        object.__setattr__(self, "nonsmooth", Zero() if nonsmooth is None else nonsmooth)
         _require_function(self.smooth, "smooth")
         _require_function(self.nonsmooth, "nonsmooth")
         _require_smooth(self.smooth)
@@ -78,7 +81,7 @@ class Composite:
         return first_start((self.smooth, self.nonsmooth))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Saddle:
     r"""A sum with a term behind an operator, as a saddle-point problem for :class:`PrimalDual`.
 
@@ -102,11 +105,17 @@ class Saddle:
 
     operator: Operator
     penalty: Function
-    smooth: Function = field(default_factory=Zero)
-    nonsmooth: Function = field(default_factory=Zero)
+    smooth: Function
+    nonsmooth: Function
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", as_operator(self.operator))
+    def __init__(
+        self, operator: Any, penalty: Function, smooth: Function | None = None,
+        nonsmooth: Function | None = None,
+    ) -> None:  # fmt: skip
+        object.__setattr__(self, "operator", as_operator(operator))
+        object.__setattr__(self, "penalty", penalty)
+        object.__setattr__(self, "smooth", Zero() if smooth is None else smooth)
+        object.__setattr__(self, "nonsmooth", Zero() if nonsmooth is None else nonsmooth)
         _require_function(self.penalty, "penalty")
         _require_function(self.smooth, "smooth")
         _require_function(self.nonsmooth, "nonsmooth")

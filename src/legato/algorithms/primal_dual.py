@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -106,8 +106,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
     Args:
         tau: τ, a number or tensor; None derives 1/(‖K‖/r + L_f).
         sigma: σ; None derives 1/(r‖K‖).
-        geometry: ψ, in which g has a prox.
-        dual_geometry: φ, in which the conjugate h* has a prox.
+        geometry: ψ, in which g has a prox; Euclidean if None.
+        dual_geometry: φ, in which the conjugate h* has a prox; Euclidean if None.
         average: True, or an :class:`Average`, returns the ergodic mean.
         balance: r, which trades primal against dual progress in derived steps; may be learned.
         norm: replaces ‖K‖ where another norm fits the geometries (max|K_ij| for games on
@@ -122,14 +122,18 @@ class PrimalDual(Algorithm[Saddle, Any]):
 
     tau: Tensor | float | None = None
     sigma: Tensor | float | None = None
-    geometry: Geometry = field(default_factory=Euclidean)
-    dual_geometry: Geometry = field(default_factory=Euclidean)
+    # Euclidean; torch.compile does not follow a dataclass into a default factory.
+    geometry: Geometry = None  # type: ignore[assignment]
+    dual_geometry: Geometry = None  # type: ignore[assignment]
     average: bool | Average = False
     balance: Tensor | float = 1.0
     norm: Tensor | float | None = None
     precondition: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("geometry", "dual_geometry"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, Euclidean())
         require_positive_step(self.tau, "tau")
         require_positive_step(self.sigma, "sigma")
         require_positive_step(self.balance, "balance")

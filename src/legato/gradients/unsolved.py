@@ -39,9 +39,9 @@ def warn_if_moving(done: Solved) -> None:
     residual = as_number(done.residual.amax())
     if residual > MOVING:
         tell(
-            f"{most(done.iterations)} iterations, the default, have not solved this problem: the last "
-            f"one still moved the solution by {residual:.1e} of its size. Its derivative is that "
-            "of these iterations. Give more of them, e.g. stop=Stop(10000, tol=1e-6)"
+            f"{most(done.iterations)} iterations, the default, have not solved this problem: the "
+            f"last one still moved the solution by {residual:.1e} of its size. Its derivative is "
+            "that of these iterations. Give more of them, e.g. stop=Stop(10000, tol=1e-6)"
             f"{cures(done.problem, done.algorithm, done.state)}. If these are what you want, write "
             f"stop=Stop({most(done.iterations)}).",
             NotConvergedWarning,
@@ -55,8 +55,8 @@ def warn_if_missed(done: Solved, tol: float | None) -> None:
     residual = as_number(done.residual.amax())
     if residual > max(tol, STANDING):
         tell(
-            f"The solve ended after {most(done.iterations)} iterations with residual {residual:.1e} > "
-            f"{tol:.0e}. Give Stop more iterations or a looser tol"
+            f"The solve ended after {most(done.iterations)} iterations with residual "
+            f"{residual:.1e} > {tol:.0e}. Give Stop more iterations or a looser tol"
             f"{cures(done.problem, done.algorithm, done.state)}. If you want these iterations, "
             "leave tol out.",
             NotConvergedWarning,
