@@ -67,7 +67,7 @@ class Nesterov:
 
     def advance(self, t: Tensor) -> Tensor:
         """t_{k+1}."""
-        return (1 + torch.sqrt(1 + 4 * t * t)) / 2
+        return (t * t + 0.25).sqrt() + 0.5
 
     @lazy
     def longest(self) -> float:
@@ -278,15 +278,16 @@ class ForwardBackward(Algorithm[Composite, Any]):
             beta: Any = (state.t - 1) / t
         else:
             t, beta = state.t, inertia
-        ahead = tree_map(lambda a, b: a + beta * (a - b), state.mirror, state.previous)
+        ahead = tree_map(lambda a, b: _added(a, beta, a - b), state.mirror, state.previous)
         gradient = problem.smooth.grad(self.geometry.unmirror(ahead))
         new = self._move(problem, ahead, gradient, self._size(state.step))
         x = self.geometry.unmirror(new)
         if isinstance(inertia, Nesterov) and inertia.restart:
-            anew = t > inertia.longest
             if inertia.restart is True:
                 anew = _turned(ahead, new, self.solution(state), x, t)
-            t = torch.where(anew, torch.ones_like(t), t)
+            else:
+                anew = t > inertia.longest
+            t = torch.where(anew, 1.0, t)
         return InertialState(new, x, state.step, state.mirror, t)
 
     def _size(self, derived: Tensor) -> Any:
@@ -393,8 +394,15 @@ def _turned(ahead: Var, new: Var, before: Var, after: Var, like: Tensor) -> Tens
 
     A tensor, so that neither a GPU nor a transform has to read it.
     """
-    force = tree_map(lambda a, n: (a - n).detach(), ahead, new)
-    move = tree_map(lambda x, z: (x - z).detach(), after, before)
-    pairs = zip(tree.leaves(force), tree.leaves(move), strict=True)
-    parts = [(f * m).sum_to_size(like.shape) for f, m in pairs]
-    return torch.stack(parts).sum(0) > 0
+    with torch.no_grad():
+        force, move = tree_map(torch.sub, ahead, new), tree_map(torch.sub, after, before)
+        pairs = zip(tree.leaves(force), tree.leaves(move), strict=True)
+        parts = [(f * m).sum_to_size(like.shape) for f, m in pairs]
+        return sum(parts[1:], parts[0]) > 0
+
+
+def _added(a: Tensor, beta: Any, direction: Tensor) -> Tensor:
+    """a + β·direction."""
+    if isinstance(beta, Tensor):
+        return torch.addcmul(a, beta, direction)
+    return torch.add(a, direction, alpha=beta)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import may_be_differentiated
+from legato._support.checks import cheap_to_read, is_concrete, may_be_differentiated
 from legato._support.tree import Var, map_steps, tree_map
 from legato.errors import InputError, MissingProxError
 from legato.functions.affine import Equality, Zero
@@ -411,6 +411,14 @@ def soft_threshold(y: Tensor, threshold: Any) -> Tensor:
     return y - _clip(y, -threshold, threshold)
 
 
+def _surely_apart(lo: Any, hi: Any) -> bool:
+    """Whether lo < hi everywhere, where that is cheap to see."""
+    ends = [end for end in (lo, hi) if isinstance(end, Tensor)]
+    if not is_concrete() or not all(end.numel() == 1 and cheap_to_read(end) for end in ends):
+        return False
+    return bool(lo < hi)
+
+
 def _clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
     """The projection onto [lo, hi], which takes numbers and tensors.
 
@@ -421,7 +429,7 @@ def _clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
     ends = [end for end in (lo, hi) if isinstance(end, Tensor)]
     if not ends:
         return torch.clamp(y, lo, hi) if lo < hi else lo + 0 * y.detach()  # which keeps NaN
-    if any(map(may_be_differentiated, (y, *ends))):
+    if any(map(may_be_differentiated, (y, *ends))) and not _surely_apart(lo, hi):
         inside = torch.where(lo == hi, (lo + hi) / 2 + 0 * y.detach(), y)
         return torch.where(y < lo, lo, torch.where(y > hi, hi, inside))
     if len(ends) == 1:
