@@ -46,7 +46,7 @@ STUDIES = {
     ),
     "explore": Study(
         "legato.studies.explore.command",
-        "Open a local page: segment a picture, compare the toy's gradients.",
+        "Open a local page: segment a picture, learn to denoise it, compare gradients.",
     ),
     "segment": Study(
         "legato.studies.segment.command",

@@ -27,7 +27,7 @@ def explore(
         bool, typer.Option("--browser", help="Also open the page in your browser.")
     ] = False,
 ) -> None:
-    """Open a local page: segment a picture, compare the toy's gradients.
+    """Open a local page: segment a picture, learn to denoise it, compare gradients.
 
     Drop a picture, move smoothness, contrast, iterations and labels, and see
     what colours alone say beside the Potts layer, its energy and its gap. On
