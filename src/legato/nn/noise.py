@@ -37,8 +37,9 @@ def noise_level(image: Tensor) -> Tensor:
     without noise gives zero. Noise that was clipped, as to 0 and 255 in a file, is weaker near the
     ends: where many pixels lie exactly at one, windows within 1.5σ of it are left out.
 
-    Fine texture looks like noise. On photographs the estimate is hardly ever too small, and may be
-    too large by up to a half where σ is small, as 10 of 255 (``benchmarks/noise_level.py``).
+    Fine texture looks like noise. Over 200 photographs the estimate lies between 0.97 and 1.11 of
+    the truth for σ = 25 of 255, clipped or not, between 0.93 and 1.03 for 50, and between 0.96 and
+    1.43 for 10 (``benchmarks/results/noise_level_cpu.json``).
 
     Args:
         image (Tensor): (B, C, H, W), at least 3×3; all channels count together.
