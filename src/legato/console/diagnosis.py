@@ -36,13 +36,14 @@ def show(diagnosis: Diagnosis) -> None:
         console.print(f"[bold]{escape(first[:24])}[/]{escape(first[24:])}", soft_wrap=True)
         for line in rest:
             _print(line)
+    console.print()
+    for line in key():
+        _print(line, "dim")
     for finding in diagnosis.findings:
         console.print()
         console.print(f"[bold yellow]{escape(finding.symptom)}[/]: {escape(finding.message)}")
     console.print()
     console.print(Panel(escape(advice.sentence), title="recommendation", title_align="left"))
-    for line in key():
-        _print(line, "dim")
 
 
 def _print(line: str, style: str = "") -> None:

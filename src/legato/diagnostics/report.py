@@ -47,12 +47,12 @@ class Diagnosis:
         lines.append("")
         for name, value in facts(self.facts, self.reference):
             lines += wrapped(value, f"{name:<24}")
-        lines.append("")
+        lines += ["", *key(), ""]
         for finding in self.findings:
             lines += wrapped(f"{finding.symptom}: {finding.message}", "! ")
         if self.findings:
             lines.append("")
-        return "\n".join([*lines, *wrapped(str(self.recommendation), "→ "), "", *key()])
+        return "\n".join([*lines, *wrapped(str(self.recommendation), "→ ")])
 
     def plot(self, axes: Any) -> Any:
         """Draw error against time on matplotlib ``axes``, the area of a point being its memory.
