@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from legato import __version__
+from legato.console.help import plain
 from legato.console.loading import LoadError, load
 from legato.console.talking import fail, reporting_errors, say
 from legato.errors import LegatoError
@@ -35,7 +36,7 @@ class Study(NamedTuple):
         else:
             holder.command(name)(found)
             holder.callback()(lambda: None)  # with a callback one command stays a group of one
-        return typer.main.get_group(holder).commands[name]
+        return plain(typer.main.get_group(holder).commands[name])
 
 
 STUDIES = {
@@ -45,7 +46,7 @@ STUDIES = {
     ),
     "explore": Study(
         "legato.studies.explore.command",
-        "Open a local page: segment a picture, compare the toy's gradients.",
+        "Open a local page: segment a picture, learn to denoise it, compare gradients.",
     ),
     "segment": Study(
         "legato.studies.segment.command",
@@ -73,6 +74,9 @@ class _Commands(TyperGroup):
         if args[0] in STUDIES:
             return args[0], STUDIES[args[0]].load(args[0]), args[1:]
         return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        return super(_Commands, plain(self)).main(*args, **more)
 
 
 app = typer.Typer(
@@ -118,27 +122,28 @@ def doctor(
     plot: Annotated[Path | None, typer.Option(help="Also draw error against time here.")] = None,
 ) -> None:
     """Say which gradient to use for your problem, and whether to trust it."""
-    from legato.console.diagnosis import show
-    from legato.diagnostics import diagnose
-    from legato.running import Stop
+    with reporting_errors("Interrupted; nothing was measured to its end."):
+        from legato.console.diagnosis import show
+        from legato.diagnostics import diagnose
+        from legato.running import Stop
 
-    try:
-        found = diagnose(
-            load(target),
-            stop=Stop(iterations, tol),
-            reference=Stop(reference, tol=1e-12),
-            tol=accuracy,
-        )
-    except LoadError as error:
-        fail(error)
-    except LegatoError as error:
-        fail(f"{type(error).__name__}: {error}")
-    except Exception as error:  # the user's own callables may raise anything
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        fail(
-            f"Diagnosing {target} raised {type(error).__name__}: {error} "
-            f"({where.filename}:{where.lineno})"
-        )
+        try:
+            found = diagnose(
+                load(target),
+                stop=Stop(iterations, tol),
+                reference=Stop(reference, tol=1e-12),
+                tol=accuracy,
+            )
+        except LoadError as error:
+            fail(error)
+        except LegatoError as error:
+            fail(f"{type(error).__name__}: {error}")
+        except Exception as error:  # the user's own callables may raise anything
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            fail(
+                f"Diagnosing {target} raised {type(error).__name__}: {error} "
+                f"({where.filename}:{where.lineno})"
+            )
     show(found)
     if plot is not None:
         try:
@@ -186,10 +191,10 @@ def check(
     Its gradient is held against differences that look out for kinks; batches, repeated calls,
     dtypes, memory layouts, NaN and more have laws of their own.
     """
-    from legato.console.referee import inputs_for, layer_of, show
-    from legato.testing import check_layer
-
     with reporting_errors("Interrupted; nothing was decided."):
+        from legato.console.referee import inputs_for, layer_of, show
+        from legato.testing import check_layer
+
         layer = layer_of(target)
         given = inputs_for(target, inputs, shape or [], dtype, seed)
         try:

@@ -9,6 +9,7 @@ from legato import algorithms, functions, geometry, gradients, operators
 
 NOT_A_TERM = {
     "Function": "the base class",
+    "IsotropicTV": "short for GroupL1 behind Differences, which are drawn",
     "L0": "not convex: no solver gives its minimiser",
     "Sum": "written with +, in every recipe of two terms",
     "mirror_prox": "a function",

@@ -46,7 +46,7 @@ def test_one_penalty_is_the_best_of_a_fine_grid(name, make):
     on_grid, _ = best_on_a_grid(split, np.geomspace(1.05 * near, near / 1.05, 2000))
     theta = torch.tensor([math.log(0.3 * split.largest)], dtype=torch.float64, requires_grad=True)
     steps = 15 if make is optim.NonlinearCG else 50
-    loss = tuned(split, theta, make, steps)
+    loss = tuned(split, theta, make, steps, inertia=lg.Nesterov(restart=True))
     assert abs(loss - on_grid) <= 1e-6 * on_grid
 
 
@@ -55,7 +55,7 @@ def test_ten_penalties_are_better_than_one(name):
     split = Split(name)
     single, penalty = best_on_a_grid(split, np.geomspace(split.largest, 1e-3 * split.largest, 400))
     theta = torch.full((10,), math.log(penalty), dtype=torch.float64, requires_grad=True)
-    loss = tuned(split, theta, optim.IPiano, 30, tol=1e-8)
+    loss = tuned(split, theta, optim.IPiano, 30, tol=1e-8, inertia=lg.Nesterov(restart=True))
     assert loss < 0.99 * single
 
 
@@ -64,9 +64,11 @@ def test_five_hundred_penalties_are_better_than_one(name):
     split = Split(name, features=500)
     single, penalty = best_on_a_grid(split, np.geomspace(split.largest, 1e-2 * split.largest, 60))
     theta = torch.full((500,), math.log(penalty), dtype=torch.float64, requires_grad=True)
-    loss = tuned(split, theta, optim.IPiano, 8, tol=1e-7, inertia=lg.Nesterov())
+    loss = tuned(split, theta, optim.IPiano, 8, tol=1e-7, inertia=lg.Nesterov(restart=True))
     again = float(
-        split.loss(theta, tol=1e-8, inertia=lg.Nesterov())(bilevel.InnerSolver()).detach()
+        split.loss(theta, tol=1e-8, inertia=lg.Nesterov(restart=True))(
+            bilevel.InnerSolver()
+        ).detach()
     )
     assert again == pytest.approx(loss, rel=1e-3)
     assert again < 0.97 * single

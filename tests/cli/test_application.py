@@ -1,6 +1,7 @@
 """``legato`` itself: what it lists, and what it does not import before it has to."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,58 @@ def test_type_checkers_see_the_names_that_there_are():
     assert {home: set(names) for home, names in seen.items()} == {
         home: set(names.split()) for home, names in legato._HOMES.items()
     }
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (), ("doctor",), ("check",), ("toy",), ("explore",), ("segment",), ("segment", "train"),
+        ("segment", "table"), ("denoise",), ("denoise", "clean"), ("denoise", "table"),
+    ],
+)  # fmt: skip
+def test_help_shows_no_types_of_python(args):
+    result = ask(*args, "--help")
+    assert result.exit_code == 0
+    assert not re.search(r"<\w+|list\[", result.output)
+    assert re.search(r"--help +Show this message", result.output)
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise {raised}
+sys.meta_path.insert(0, Slow())
+sys.argv = ["legato", *{args!r}]
+from legato.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "AttributeError('half imported')"])
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("typer", ["--version"]), ("torch", ["doctor", "model.py:make"]), ("torch", ["toy"])],
+)
+def test_an_interrupt_during_imports_leaves_no_traceback(name, args, raised):
+    code = INTERRUPTED_IMPORT.format(name=name, args=args, raised=raised)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bug_keeps_its_traceback():
+    code = INTERRUPTED_IMPORT.format(name="typer", args=["--version"], raised="")
+    code = code.replace("os.kill(os.getpid(), signal.SIGINT)", "raise AttributeError('a bug')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "a bug" in done.stderr

@@ -22,6 +22,7 @@ from legato.studies.denoise.clean import (
 )
 from legato.studies.denoise.images import draw_picture
 from legato.studies.denoise.models import first_filters
+from legato.studies.denoise.report import no_training
 from legato.studies.denoise.scores import psnr
 
 SIGMA = 20
@@ -313,6 +314,21 @@ def test_the_table(table):
     assert {path.name for path in (out / "figures").iterdir()} == {"filters.png", "crops.jpg"}
     assert again.exit_code == 0, again.output
     assert "is there already" in again.stdout
+
+
+def test_a_quick_table_says_that_it_is_no_training(table):
+    said = " ".join(table[1].output.split())
+    assert "2 steps are no training" in said
+    assert "without --quick it trains for 2000 steps" in said
+    assert no_training(2000) is None
+
+
+def test_parts_of_a_picture_are_counted(monkeypatch):
+    monkeypatch.setattr(cleaning, "TILE", 24)
+    channels = torch.rand(3, 40, 60, generator=torch.Generator().manual_seed(0))
+    calls = []
+    clean_channels(channels, 0.1, shipped_denoiser(), torch.device("cpu"), lambda: calls.append(1))
+    assert len(calls) == cleaning.parts(channels) == 3 * 2 * 3
 
 
 def test_the_table_refuses(table, tmp_path):

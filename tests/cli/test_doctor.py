@@ -6,6 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from legato._support.extras import how_to_install
 from legato.cli import app
 from legato.console.loading import LoadError, call_factory, load
 
@@ -162,4 +163,4 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert done.stderr == "The command line needs typer: pip install 'legato[cli]'\n"
+    assert done.stderr == f"The command line needs typer: {how_to_install('cli')}\n"

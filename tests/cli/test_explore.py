@@ -6,6 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from legato._support.extras import how_to_install
 from legato.cli import app
 from legato.studies.explore import command
 from legato.studies.explore.command import free_port, is_loopback, shown_address
@@ -69,7 +70,7 @@ def test_without_gradio(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     result = explore("--port", 0)
     assert result.exit_code == 1
-    assert "The page needs gradio: pip install 'legato[explore]'" in result.stderr
+    assert f"The page needs gradio: {how_to_install('explore')}" in result.stderr
 
 
 def test_an_interrupt_while_it_starts_is_quiet(monkeypatch):

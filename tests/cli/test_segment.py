@@ -95,6 +95,9 @@ def test_what_a_training_writes(plain):
     assert results["train"]["images"] == 8
     assert results["test"]["images"] == 2
     assert 0 < results["test"]["iou"] < results["test"]["accuracy"] < 100
+    told = [line for line in result.output.splitlines() if line.startswith("epoch ")]
+    assert [line.split()[1] for line in told] == ["1/2", "2/2"]  # one line each, as in a pipe
+    assert "\r" not in result.output + result.stderr
     assert f"{results['test']['iou']:.2f}" in result.output
     assert f"Pictures: {out / 'figures'}" in result.output
     assert len((out / "log.csv").read_text().splitlines()) == 1 + 2
@@ -312,6 +315,13 @@ def test_a_truncated_archive(tmp_path, plain):
 
 
 # --------------------------------------------------------------------------------------- evaluate
+def test_evaluate_takes_classes_with_stanford_s_data_only(plain, tmp_path):
+    model = plain[0] / "model.safetensors"
+    assert failed(segment("evaluate", model, "--classes", "regions"), "--classes is for --data")
+    asked = ("evaluate", model, "--data", tmp_path, "--classes", "magic")
+    assert failed(segment(*asked), "--classes is surfaces or regions")
+
+
 def test_evaluate_repeats_the_numbers_of_the_training(plain, tmp_path):
     out, _ = plain
     result = segment("evaluate", out / "model.safetensors", "--out", tmp_path / "score.json")

@@ -6,6 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from legato._support.extras import how_to_install
 from legato.cli import app
 from legato.studies.toy.report import minus, printed_like
 
@@ -120,7 +121,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = toy("--out", tmp_path / "run")
     assert result.exit_code == 1
-    assert "pip install 'legato[studies]'" in result.stderr
+    assert how_to_install("studies") in result.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import typer
 
+from legato._support.extras import how_to_install
 from legato.console.options import device_of, listed, whole_numbers
 from legato.console.talking import reporting_errors, say
 from legato.errors import InputError
@@ -15,7 +16,7 @@ from legato.errors import InputError
     ("error", "code", "words"),
     [
         (InputError("The [b]input[/b] is wrong."), 1, "error The [b]input[/b] is wrong."),
-        (ModuleNotFoundError("no", name="lightning"), 1, "pip install 'legato[studies]'"),
+        (ModuleNotFoundError("no", name="lightning"), 1, how_to_install("studies")),
         (OSError(28, "No space left on device"), 1, "could not be read or written"),
         (torch.OutOfMemoryError("20 GiB"), 1, "Try a smaller --batch"),
         (KeyboardInterrupt(), 130, "Come back later."),

@@ -261,6 +261,26 @@ def test_noise_is_recovered_on_photographs(name: str, sigma: float) -> None:
     assert abs(estimate - sigma) <= 0.1 * sigma
 
 
+@pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
+@pytest.mark.parametrize("sigma", [15, 25, 50])
+def test_noise_is_recovered_where_it_was_clipped(name: str, sigma: float) -> None:
+    photograph = torch.from_numpy(load_sample_image(name).copy()).double().permute(2, 0, 1)
+    noisy = (photograph + sigma * randn(*photograph.shape)).round().clamp(0, 255)
+    assert abs(255 * float(noise_level(noisy[None] / 255)) - sigma) <= 0.08 * sigma
+
+
+def test_noise_on_black_and_white_is_told_by_what_is_between() -> None:
+    """Half of the noise on black and white is clipped away; a tenth of the picture is grey."""
+    picture = torch.zeros(1, 1, 300, 100).double()
+    picture[..., 30:90] = 1
+    picture[..., 90:] = 0.5
+    noisy = (picture + 0.1 * randn(*picture.shape)).clamp(0, 1)
+    assert abs(float(noise_level(noisy)) - 0.1) <= 0.01
+    both = torch.cat([noisy, 0.5 + 0.02 * randn(1, 1, 300, 100)])  # each has its own ends
+    torch.testing.assert_close(noise_level(both)[:1], noise_level(noisy))
+    torch.testing.assert_close(noise_level(both)[1:], noise_level(both[1:]))
+
+
 def test_noise_level_is_per_image() -> None:
     levels = torch.tensor([0.05, 0.2]).double()
     y = 0.5 + levels[:, None, None, None] * randn(2, 3, 64, 64)

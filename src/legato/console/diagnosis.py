@@ -1,53 +1,51 @@
-"""A diagnosis in a terminal of 80 columns."""
+"""A diagnosis in a terminal."""
 
 from __future__ import annotations
 
-from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.panel import Panel
-from rich.table import Table
 
 from legato.console.talking import console
 from legato.diagnostics import Diagnosis
 from legato.diagnostics.measure import label
-from legato.diagnostics.report import HEADINGS, cells, facts
-
-_SHORT = {"residual": "resid.", "products": "prods"}
+from legato.diagnostics.words import facts, key, says, table, wrapped
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print strategies, facts, findings and the recommendation."""
+    """Print strategies, facts, findings, the recommendation, and a key to all of it."""
     advice = diagnosis.recommendation
     chosen = None if advice.gradient is None else label(advice.gradient)
-    # Warnings go below the table: nine columns would not fit a terminal of 80 characters.
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in HEADINGS[:-1]:
-        justify: JustifyMethod = "left" if heading == "gradient" else "right"
-        table.add_column(_SHORT.get(heading, heading), justify=justify, no_wrap=True)
+    heading, texts = table(diagnosis.rows)
+    _print(heading, "bold")
     notes = []
-    for row in diagnosis.rows:
-        *numbers, says = cells(row)
+    for row, text in zip(diagnosis.rows, texts, strict=True):
         if row.skipped is not None:
             style = "dim"
         elif row.label == chosen:
             style = "bold green"
         else:
             style = "yellow" if row.warnings else ""
-        table.add_row(*map(escape, numbers), style=style)
-        if says:
-            notes.append(f"[{style}]{escape(row.label)}[/]: {escape(says)}")
-    console.print(table)
+        _print(text, style)
+        if says(row):
+            notes.append(f"[{style}]{escape(row.label)}[/]: {escape(says(row))}")
     for note in notes:
         console.print(note)
     console.print()
-    listing = Table(box=None, show_header=False, pad_edge=False)
-    listing.add_column(style="bold", no_wrap=True)
-    listing.add_column()
-    for name, text in facts(diagnosis):
-        listing.add_row(escape(name), escape(text))
-    console.print(listing)
+    for name, text in facts(diagnosis.facts, diagnosis.reference):
+        first, *rest = wrapped(text, f"{name:<24}")
+        console.print(f"[bold]{escape(first[:24])}[/]{escape(first[24:])}", soft_wrap=True)
+        for line in rest:
+            _print(line)
+    console.print()
+    for line in key():
+        _print(line, "dim")
     for finding in diagnosis.findings:
         console.print()
         console.print(f"[bold yellow]{escape(finding.symptom)}[/]: {escape(finding.message)}")
     console.print()
     console.print(Panel(escape(advice.sentence), title="recommendation", title_align="left"))
+
+
+def _print(line: str, style: str = "") -> None:
+    """A line that is laid out already, whole whatever the width of the terminal."""
+    console.print(escape(line), style=style, soft_wrap=True)

@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from legato._support.extras import how_to_install
 from legato.console.loading import LoadError
 from legato.errors import LegatoError
 
@@ -47,7 +48,7 @@ def reporting_errors(interrupted: str = "Interrupted.") -> Iterator[None]:
         except ModuleNotFoundError as error:
             if error.name not in _PACKAGES:
                 raise
-            fail(f"This command needs {error.name}: pip install 'legato[studies]'")
+            fail(f"This command needs {error.name}: {how_to_install('studies')}")
         except OSError as error:
             fail(f"A file could not be read or written: {error}")
         except RuntimeError as error:

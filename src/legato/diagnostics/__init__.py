@@ -3,6 +3,7 @@
 from legato.diagnostics.examine import diagnose
 from legato.diagnostics.margin import Margin
 from legato.diagnostics.measure import PeakMemory, Row, peak_bytes
+from legato.diagnostics.outlook import Outlook
 from legato.diagnostics.reference import Reference
 from legato.diagnostics.report import Diagnosis
 from legato.diagnostics.uniqueness import Uniqueness
@@ -13,6 +14,7 @@ __all__ = [
     "Facts",
     "Finding",
     "Margin",
+    "Outlook",
     "PeakMemory",
     "Recommendation",
     "Reference",

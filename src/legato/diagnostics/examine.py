@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number
@@ -14,12 +15,13 @@ from legato.algorithms import Algorithm
 from legato.diagnostics.differences import disagreement
 from legato.diagnostics.margin import margin
 from legato.diagnostics.measure import candidates, measure
+from legato.diagnostics.outlook import look_ahead
 from legato.diagnostics.reference import Path, Reference, follow, unrolled
 from legato.diagnostics.report import Diagnosis
 from legato.diagnostics.setting import Loss, Params, Setting, in_two_precisions
-from legato.diagnostics.spectrum import Adjoint, adjoint, rate
+from legato.diagnostics.spectrum import Adjoint, adjoint, radius_of_matrix, rate
 from legato.diagnostics.uniqueness import compare_starts
-from legato.diagnostics.verdict import REPELLING_EXCESS, Facts, findings, recommend
+from legato.diagnostics.verdict import REPELLING_EXCESS, Facts, Symptom, findings, recommend
 from legato.errors import GradientError, InputError
 from legato.gradients import GradientStrategy, Unroll
 from legato.running import Stop, most
@@ -91,8 +93,13 @@ def diagnose(
     tried = candidates(setting, solution) if gradients is None else gradients
     rows = tuple(measure(setting, g, stop, truth.gradient, local) for g in tried)
     full = next((r.error for r in rows if r.gradient == Unroll()), None)
-    found = findings(facts, truth, stop, full)
-    return Diagnosis(rows, facts, truth, found, recommend(rows, facts, found, tol))
+    found = findings(facts, truth, stop, full, tol)
+    ahead = None
+    if Symptom.NOT_CONVERGED in {f.symptom for f in found}:
+        going_on = _slowest(facts.rate, facts.spectral_radius)
+        ahead = look_ahead(exact, path, solution, full, tol, stop, going_on)
+    advice = recommend(rows, facts, found, tol, truth, ahead)
+    return Diagnosis(rows, facts, truth, found, advice, ahead)
 
 
 def _require_settings(tol: float, reference: Any, directions: int, gradients: Any) -> None:
@@ -147,6 +154,7 @@ def _reference(
 ) -> Reference:
     """ḡ by unrolling the path, or from ``fixed`` where the fixed point repels and paths diverge."""
     off: float | None = None
+    apart: float | None = None
     if fixed is not None and fixed.radius > 1 + REPELLING_EXCESS and fixed.gradient is not None:
         with torch.no_grad():
             loss = float(setting.value(setting.algorithm.solution(path.state)))
@@ -156,6 +164,9 @@ def _reference(
         how = "unrolled"
         if directions:
             off = disagreement(setting, path, gradient, directions)
+        if fixed is not None and fixed.gradient is not None:
+            other = fixed.gradient.to(gradient)
+            apart = float(torch.linalg.vector_norm(gradient - other) / _size(gradient))
     return Reference(
         gradient=gradient.double().cpu(),
         loss=loss,
@@ -166,14 +177,28 @@ def _reference(
         residual=path.residuals[-1],
         converged=path.converged,
         disagreement=off,
+        uncertainty=apart,
     )
+
+
+def _size(gradient: Tensor) -> Tensor:
+    """‖ḡ‖, or 1 where only absolute errors mean something."""
+    size = torch.linalg.vector_norm(gradient)
+    return torch.where(size > 0, size, torch.ones_like(size))
 
 
 def _facts(
     setting: Setting, solution: Solution, path: Path, fixed: Adjoint | None, local: Adjoint | None
 ) -> Facts:
     radius = None if fixed is None else fixed.radius
-    factor, sublinear = rate(path.residuals, 100 * torch.finfo(path.dtype).eps, radius)
+    rounding = 100 * torch.finfo(path.dtype).eps
+
+    def radii() -> dict[int, float] | None:
+        if fixed is None or not fixed.certified:
+            return None
+        return {path.midway: radius_of_matrix(setting, path.middle), path.iterations: fixed.radius}
+
+    factor, sublinear = rate(path.residuals, rounding, radii)
     return Facts(
         iterations=most(solution.iterations),
         residual=as_number(solution.residual.amax()),
@@ -186,6 +211,13 @@ def _facts(
         margin=margin(setting, path),
         uniqueness=compare_starts(setting, path, None if fixed is None else fixed.idle),
     )
+
+
+def _slowest(rate: float | None, radius: float | None) -> float | None:
+    """The factor at which the residual will go on: ρ, where a mean over the past is below it."""
+    if rate is None or radius is None or not rate < radius < 1:
+        return rate
+    return radius
 
 
 def _all_converged(solution: Solution) -> bool | None:

@@ -25,7 +25,9 @@ class Reference:
 
     ``twin`` says that it comes from a float64 twin of the problem, made by a factory; else it comes
     from the problem as given, in ``dtype``. ``disagreement`` is relative to the size of a
-    directional derivative, None where not measured.
+    directional derivative, None where not measured. ``uncertainty`` is the relative distance of the
+    unrolled derivative from the implicit one at the same last iterate: both tend to ḡ, in different
+    ways, so that they part where the run was too short. None where only one of them exists.
     It is ḡ in :func:`legato.diagnose`.
 
     >>> diagnosis.reference.gradient.round(decimals=4), diagnosis.reference.dtype
@@ -41,6 +43,11 @@ class Reference:
     residual: float
     converged: bool
     disagreement: float | None
+    uncertainty: float | None = None
+
+    def settles(self, tol: float) -> bool:
+        """Whether errors of the size ``tol`` can be told by this reference."""
+        return self.converged or (self.uncertainty is not None and self.uncertainty <= tol)
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -59,6 +66,11 @@ class Path:
     @property
     def iterations(self) -> int:
         return len(self.residuals)
+
+    @property
+    def midway(self) -> int:
+        """The number of the intermediate state: half of the largest power of two on the way."""
+        return 1 << max(0, self.iterations.bit_length() - 2)
 
     @property
     def dtype(self) -> torch.dtype:

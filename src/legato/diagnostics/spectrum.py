@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,28 +17,28 @@ from legato.gradients.base import pull_back
 
 # --- rate -----------------------------------------------------------------------------------------
 
-RATE_AGREEMENT = 0.25
-"""Relative distance of log q from log ρ up to which a residual is said to fall at the rate ρ."""
+STANDS_STILL = 0.1
+"""Relative change of n(1 − ρ) up to which it is said to be a constant, as for a power law."""
 
 
 def rate(
-    residuals: Sequence[float], floor: float, radius: float | None
+    residuals: Sequence[float], floor: float, radii: Callable[[], dict[int, float] | None]
 ) -> tuple[float | None, bool]:
-    r"""The factor per iteration by which residuals fall, and whether a power of n fits better.
+    r"""The factor per iteration by which residuals fall, and whether they fall as a power of n.
 
     .. math:: q = (r_N / r_{N/2})^{2/N}
 
     is a mean over the last half before rounding takes over (None: too few). For a power law
-    r_n = n^{-p}, log q is inversely proportional to n; for a linear rate it is constant: a run is
-    sublinear if q creeps towards 1 and little has been gained in the last half. But a slow linear
-    rate looks the same while faster components die out. There ρ decides: at the end of a linear run
-    log q = log ρ, whereas a power law has log ρ = −p/N there, but log q = −2p·log 2/N as the mean
-    over the last half, which is 39 % more. Agreement to 25 % tells the two apart.
+    r_n = n^{-p}, log q is inversely proportional to n; for a linear rate it is constant: a run may
+    be sublinear if q creeps towards 1 and little has been gained in the last half. But a slow
+    linear rate looks the same while faster components die out. There ρ, the spectral radius of A_x,
+    decides: that of a power law goes on towards 1 with n(1 − ρ) constant, whereas that of a linear
+    run settles below 1, and n(1 − ρ) grows with n. Where ρ is not known, no power is claimed.
 
     Args:
         residuals: of all iterations.
         floor: the size of rounding; what follows the first residual below it is left out.
-        radius: ρ, the spectral radius of A_x at the last iterate, where known.
+        radii: computes ρ at two iterates, by n; it is asked only where the residuals creep.
     """
     end = next((i for i, r in enumerate(residuals) if not r > floor), len(residuals))
     if end < 4:
@@ -48,10 +48,16 @@ def rate(
     early = math.log(residuals[half] / residuals[quarter]) / (half - quarter)
     little = -late * end < 10 * math.log(2)  # a factor of 32 over the last half
     creeps = end == len(residuals) and end >= 50 and little and -late < 0.75 * -early
-    linear = (
-        radius is not None and 0 < radius < 1 and abs(late / math.log(radius) - 1) <= RATE_AGREEMENT
-    )
-    return math.exp(late), creeps and not linear
+    known = radii() if creeps else None
+    if known is None:
+        return math.exp(late), False
+    first, last = (n * (1 - rho) for n, rho in sorted(known.items()))
+    return math.exp(late), abs(last - first) <= STANDS_STILL * abs(first)
+
+
+def radius_of_matrix(setting: Setting, state: Any) -> float:
+    """ρ from A_x written out: power iteration cannot tell 1 − ρ from one over its own length."""
+    return float(torch.linalg.eigvals(_matrix(_System(setting, state)).double().cpu()).abs().max())
 
 
 # --- the adjoint system ---------------------------------------------------------------------------
@@ -150,12 +156,18 @@ def adjoint(setting: Setting, state: Any) -> Adjoint:
     return _dense(system) if small else _probed(system)
 
 
+def _matrix(system: _System) -> Tensor:
+    """A_xᵀ, column by column."""
+    identity = torch.eye(system.xi.numel(), dtype=system.xi.dtype, device=system.xi.device)
+    return torch.stack([system.product(e) for e in identity], dim=1)
+
+
 def _dense(system: _System) -> Adjoint:
     """Everything from the matrices themselves."""
     xi = system.xi
     n = xi.numel()
     identity = torch.eye(n, dtype=xi.dtype, device=xi.device)
-    M = torch.stack([system.product(e) for e in identity], dim=1)
+    M = _matrix(system)
     P = torch.stack([system.pull(e) for e in identity])  # rows: the gradient of each cotangent
     B, P = (identity - M).double().cpu(), P.double().cpu()
     radius = float(torch.linalg.eigvals(M.double().cpu()).abs().max())

@@ -11,6 +11,7 @@ import torch
 
 from legato.diagnostics.margin import Margin
 from legato.diagnostics.measure import Row, label
+from legato.diagnostics.outlook import Outlook
 from legato.diagnostics.reference import Reference
 from legato.diagnostics.uniqueness import Uniqueness
 from legato.gradients import Direct, GradientStrategy, Implicit, Unroll
@@ -108,7 +109,7 @@ class Recommendation:
 
 
 def findings(
-    facts: Facts, reference: Reference, stop: Stop, error: float | None
+    facts: Facts, reference: Reference, stop: Stop, error: float | None, tol: float
 ) -> tuple[Finding, ...]:
     """Everything that is wrong, most serious first; ``error`` is that of full unrolling."""
     found: list[Finding] = []
@@ -151,17 +152,22 @@ def findings(
         say(
             Symptom.SUBLINEAR,
             f"after {reference.iterations} iterations the residual still falls like a power of n "
-            f"({reference.residual:.1e} now): no finite number of iterations is enough for the "
-            "fixed-point family.",
+            f"({reference.residual:.1e} now) and ρ goes on towards 1: no finite number of "
+            "iterations is enough for the fixed-point family.",
         )
-    elif not reference.converged:
+    elif not reference.settles(tol):
+        known = "which way it differs from the solution's is not known"
+        if reference.uncertainty is not None:
+            known = f"it is uncertain by about {reference.uncertainty:.1e}, and so are the errors"
         say(
             Symptom.NOT_CONVERGED,
             f"the reference itself has not converged: residual {reference.residual:.1e} after "
-            f"{reference.iterations} iterations. Errors are relative to it. Pass a longer "
-            "reference=Stop(…).",
+            f"{reference.iterations} iterations; {known}. Pass a longer reference=Stop(…), or an "
+            "algorithm that converges faster.",
         )
-    elif facts.residual > (FORWARD_TOLERANCE if stop.tol is None else stop.tol):
+    elif facts.residual > (FORWARD_TOLERANCE if stop.tol is None else stop.tol) or (
+        error is not None and error > tol and starts.unique and starts.unique_dual and not loose
+    ):
         off = "" if error is None else f"; unrolling it is {error:.1e} off"
         say(
             Symptom.NOT_CONVERGED,
@@ -204,25 +210,40 @@ def findings(
 
 
 def recommend(
-    rows: Sequence[Row], facts: Facts, found: Sequence[Finding], tol: float
+    rows: Sequence[Row],
+    facts: Facts,
+    found: Sequence[Finding],
+    tol: float,
+    reference: Reference,
+    ahead: Outlook | None = None,
 ) -> Recommendation:
     """The cheapest silent strategy within ``tol`` of the reference, or what to mend first.
 
     A strategy is never recommended without its own error beside it.
     """
-    gradient, reason = _choose(rows, facts, {f.symptom for f in found}, tol)
+    known = reference.settles(tol)
+    gradient, reason = _choose(rows, facts, {f.symptom for f in found}, tol, known, ahead)
     if gradient is None:
         return Recommendation(None, f"Trust none of these gradients: {reason}.")
     error = next((r.error for r in rows if r.gradient == gradient), None)
     own = "not measured" if error is None else f"{error:.1e}"
     if error is not None and not error <= ROUGH:
         own += ", more than 10 % off the reference, so that it is at best a rough direction"
+    if error is not None and not known:
+        doubt = reference.uncertainty
+        own += ", against a reference that has not converged"
+        own += "" if doubt is None else f" (uncertain by about {doubt:.1e})"
     use = f"Use {label(gradient)}{reason}; its own error here is {own}."
     return Recommendation(gradient, use, error)
 
 
 def _choose(
-    rows: Sequence[Row], facts: Facts, symptoms: set[Symptom], tol: float
+    rows: Sequence[Row],
+    facts: Facts,
+    symptoms: set[Symptom],
+    tol: float,
+    known: bool,
+    ahead: Outlook | None,
 ) -> tuple[GradientStrategy | None, str]:
     """A strategy, with what follows its name in a sentence, or None and why none is right."""
     unroll = next((r for r in rows if r.gradient == Unroll() and r.error is not None), None)
@@ -258,22 +279,37 @@ def _choose(
             " with care: finite differences do not confirm the reference, so nothing here is known "
             "to be the gradient"
         )
-    trusted = [r for r in rows if _trusted(r, tol)]
+    trusted = [r for r in rows if known and _trusted(r, tol)]
     if trusted:
         best = min(trusted, key=lambda r: math.inf if r.products is None else r.products)
         return best.gradient, _cost(best, unroll)
     if not math.isfinite(error):
         return None, f"none is within {tol:.0e} of the reference"
-    if error <= tol:
+    if known and error <= tol:
         return Unroll(), f": only unrolling is within {tol:.0e} of the reference"
-    needed = ""
-    if facts.rate is not None and 0 < facts.rate < 1:
-        more = math.ceil(math.log(tol / error) / math.log(facts.rate))
-        needed = f" (about {facts.iterations + more} iterations, at rate {facts.rate:.4g})"
+    needed = "" if ahead is None else _needed(ahead)
     return Unroll(), (
         f" and more iterations{needed}: the solve has not converged, and Unroll() is exact for the "
         "iterations that there are, not for the solution"
     )
+
+
+def _needed(ahead: Outlook) -> str:
+    """How many iterations are enough, and what takes fewer."""
+    text = ""
+    if ahead.iterations is not None:
+        text = f", about {_rounded(ahead.iterations)} for a residual of {ahead.target:.0e}"
+        if not ahead.counted:
+            text += f" at the rate {ahead.rate:.6g}"
+    if ahead.restarted is not None:
+        text += f", or inertia=Nesterov(restart=True), which took {ahead.restarted}"
+    return text
+
+
+def _rounded(count: int) -> int:
+    """Two digits: an extrapolation has no more."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return math.ceil(count / unit) * unit
 
 
 def _trusted(row: Row, tol: float) -> bool:

@@ -99,6 +99,10 @@ SLOPE_VARIATION = 8.0
 """How much more than on the coarse walk the slope may vary within a bracket."""
 
 
+RISES, RISEN = 3, 0.01
+"""When a coarse walk over hard points ends: so many rises in a row, by this share in all."""
+
+
 @dataclass
 class CurveSearch:
     r"""The lowest point of a piecewise smooth curve, by its values and slopes.
@@ -122,8 +126,9 @@ class CurveSearch:
     def coarse(self, grid: list[float]) -> list[Point]:
         """Walk along the grid, each point started from the last one.
 
-        The walk ends early where each step is hard and the loss has risen by a tenth above its
-        lowest value and still rises: small penalties cost most and are not where the minimum is.
+        The walk ends early where steps are hard and the loss has risen RISES times in a row, to
+        more than RISEN above its lowest value: small penalties cost most, and each takes longer
+        than all before it, while the minimum lies behind.
         """
         points: list[Point] = []
         rising, state = 0, None
@@ -131,8 +136,8 @@ class CurveSearch:
             f, slope, state, hard = self.curve(x, state)
             points.append(Point(x, f, slope, state))
             lowest = min(p.f for p in points)
-            rising = rising + 1 if hard and f > 1.1 * lowest and f > points[-2].f else 0
-            if rising >= 3:
+            rising = rising + 1 if hard and len(points) > 1 and f > points[-2].f else 0
+            if rising >= RISES and f > (1 + RISEN) * lowest:
                 break
         return sorted(points, key=lambda p: p.x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -54,11 +55,24 @@ def estimate_sigma(channels: Tensor) -> float:
     return float(noise_level(channels[None])[0])
 
 
+def parts(channels: Tensor) -> int:
+    """How many tiles of one channel each there are to denoise."""
+    count, height, width = channels.shape
+    return count * math.ceil(height / TILE) * math.ceil(width / TILE)
+
+
 @torch.no_grad()
 def clean_channels(
-    channels: Tensor, sigma: float, denoiser: AnalysisDenoiser, device: torch.device
+    channels: Tensor,
+    sigma: float,
+    denoiser: AnalysisDenoiser,
+    device: torch.device,
+    advance: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Denoise (C, H, W) channel by channel; with σ = 0 nothing changes."""
+    """Denoise (C, H, W) channel by channel; with σ = 0 nothing changes.
+
+    ``advance`` is called after each of the :func:`parts` of the picture.
+    """
     if sigma == 0:
         return channels
     denoiser = denoiser.to(device).eval()
@@ -82,4 +96,5 @@ def clean_channels(
                 part = channels[c, rows, columns].to(device)[None, None]
                 value = denoiser(part, sigma)[0, 0]
                 found[c, top : top + TILE, left : left + TILE] = value[inner].to(found)
+                advance()
     return found

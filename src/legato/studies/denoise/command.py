@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from typer.core import TyperGroup
 
 from legato.console import options
@@ -73,16 +75,24 @@ def clean(
         denoiser = load_filters(model)
         _require_targets(images, output)
         problems = 0
-        with progress_bar() as bar:
-            task = bar.add_task("denoising", total=len(images))
+        with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
+            task = bar.add_task("reading", total=None)
+
+            def shown(path: Path) -> Callable[[int], Callable[[], None]]:
+                def begin(total: int) -> Callable[[], None]:
+                    bar.reset(task, total=total, description=path.name)
+                    return lambda: bar.advance(task)
+
+                return begin
+
             for path in images:
                 try:
-                    say(_clean_one(path, output, level, denoiser, force, where))
+                    said = _clean_one(path, output, level, denoiser, force, where, shown(path))
+                    say(said)
                 except (InputError, OSError, torch.OutOfMemoryError) as error:
                     problems += 1
                     message = str(error) if str(path) in str(error) else f"{path}: {error}"
                     bar.console.print(f"[bold red]error[/] {escape(message)}", soft_wrap=True)
-                bar.advance(task)
         if len(images) > 1:
             say(f"{len(images) - problems} of {len(images)} images")
         if problems:
@@ -91,11 +101,14 @@ def clean(
 
 def _clean_one(
     path: Path, output: Path | None, level: float | None, denoiser: AnalysisDenoiser, force: bool,
-    where: torch.device,
+    where: torch.device, begin: Callable[[int], Callable[[], None]],
 ) -> str:  # fmt: skip
-    """Denoise one picture; returns what there is to say about it."""
+    """Denoise one picture; returns what there is to say about it.
+
+    ``begin`` is told how many parts there are, and returns what is called after each.
+    """
     from legato.console.pictures import read_picture, require_suffix, write_picture
-    from legato.studies.denoise.clean import clean_channels, estimate_sigma
+    from legato.studies.denoise.clean import clean_channels, estimate_sigma, parts
     from legato.studies.denoise.settings import HIGHEST
 
     picture = read_picture(path)
@@ -109,7 +122,8 @@ def _clean_one(
     if target.exists() and not force:
         raise InputError(f"{target} exists. Give --force to replace it, or another --output.")
     sigma = estimate_sigma(picture.channels) if level is None else level
-    found = clean_channels(picture.channels, sigma, denoiser, where)
+    advance = begin(parts(picture.channels))
+    found = clean_channels(picture.channels, sigma, denoiser, where, advance)
     try:
         write_picture(picture.with_channels(found), target)
     except OSError as error:
@@ -191,7 +205,7 @@ def table(
         from legato.console.runs import RunFolder, require_same
         from legato.studies.denoise.figures import draw_all
         from legato.studies.denoise.images import drawn_sets, read_sets
-        from legato.studies.denoise.report import rich_table
+        from legato.studies.denoise.report import no_training, rich_table
         from legato.studies.denoise.settings import LevelSettings, TableSettings
         from legato.studies.denoise.table import collect, is_complete, part_folder, run_part
         from legato.studies.denoise.training import Recipe
@@ -218,6 +232,9 @@ def table(
         written = folder.finish(results, where)
         for part, rows in results["table"].items():
             console.print(rich_table(part, rows, results["gain"].get(part, {})))
+        few = no_training(settings.level.recipe.steps)
+        if few is not None:
+            console.print(f"[bold yellow]note[/] {escape(few)}")
         say(f"Numbers: {written}")
         for path in draw_all(folder, settings, sets):
             say(f"Picture: {path}")

@@ -8,6 +8,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from legato.studies.denoise.training import Recipe
+
+FEWEST_STEPS = 500
+"""Steps below which a learned denoiser is not worth comparing."""
+
 Rows = Mapping[str, Mapping[str, Any]]
 
 
@@ -27,6 +32,17 @@ def rich_table(part: str, rows: Rows, gain: Mapping[str, Any]) -> Table:
         over = f"{more[tests[0]]:+.2f}".replace("-", "−") if tests[0] in more else ""
         table.add_row(escape(name), *(_cell(row, test) for test in tests), over)
     return table
+
+
+def no_training(steps: int) -> str | None:
+    """What to say of a table whose models were trained for so few steps; None where it counts."""
+    if steps >= FEWEST_STEPS:
+        return None
+    return (
+        f"{steps} steps are no training: λ(y) and the filters stand where they began, mostly below "
+        "total variation, whose one weight is learned. The rows show that everything runs, not "
+        f"what it can do: without --quick it trains for {Recipe.steps} steps."
+    )
 
 
 def table_markdown(table: Mapping[str, Rows]) -> str:

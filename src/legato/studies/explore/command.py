@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from legato._support.extras import how_to_install
 from legato.console.talking import console, fail, say
 
 
@@ -26,7 +27,7 @@ def explore(
         bool, typer.Option("--browser", help="Also open the page in your browser.")
     ] = False,
 ) -> None:
-    """Open a local page: segment a picture, compare the toy's gradients.
+    """Open a local page: segment a picture, learn to denoise it, compare gradients.
 
     Drop a picture, move smoothness, contrast, iterations and labels, and see
     what colours alone say beside the Potts layer, its energy and its gap. On
@@ -66,7 +67,7 @@ def _serve(host: str, port: int, browser: bool) -> None:
             from legato.studies.explore.page import serve
         except ImportError as error:
             missing = (error.name or "a package").partition(".")[0]
-            fail(f"The page needs {missing}: pip install 'legato[explore]'")
+            fail(f"The page needs {missing}: {how_to_install('explore')}")
         address = shown_address(host, port)
         serve(host, port, browser=browser, ready=lambda: say(f"Ready: {address}  (Ctrl-C ends)"))
 

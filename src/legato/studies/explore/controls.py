@@ -36,9 +36,20 @@ class SegmentationControls:
     """L labels; β and κ of :class:`legato.nn.ContrastWeights`; iterations of the layer."""
 
     labels: int = _between(2, 8, start=4)
-    smoothness: float = _between(0, 10, start=3.0)
-    contrast: float = _between(0, 50, start=10.0)
+    smoothness: float = _between(0, 40, start=5.0)  # photographs need more than drawn scenes
+    contrast: float = _between(0, 50, start=5.0)
     iterations: int = _between(1, 1000, start=100)
+
+    def __post_init__(self) -> None:
+        _require_within_limits(self)
+
+
+@dataclass(frozen=True)
+class DenoisingControls:
+    """σ of the noise, of 255, and λ of :class:`legato.nn.TotalVariation`."""
+
+    noise: float = _between(5, 75, start=25.0)
+    weight: float = _between(0, 0.5, start=0.03)
 
     def __post_init__(self) -> None:
         _require_within_limits(self)

@@ -1,4 +1,4 @@
-"""The page: a title and two tabs, its look, and how it is served until somebody ends it."""
+"""The page: a title and three tabs, its look, and how it is served until somebody ends it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import gradio
 
+from legato.studies.explore.denoising_tab import denoising_tab
 from legato.studies.explore.gradients_tab import gradients_tab
 from legato.studies.explore.pictures import MAX_BYTES
 from legato.studies.explore.segmentation_tab import segmentation_tab
@@ -100,11 +101,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _build_page() -> gradio.Blocks:
-    """The page with both tabs filled in, so that it opens with something to see."""
+    """The page with all tabs filled in, so that it opens with something to see."""
     with gradio.Blocks(title="legato explore", analytics_enabled=False) as page:
         gradio.Markdown(_TITLE, elem_id="title")
         with gradio.Tab("Segmentation"):
             segmentation_tab()
+        with gradio.Tab("Denoising"):
+            denoising_tab()
         with gradio.Tab("Gradients"):
             gradients_tab()
     return page

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import gradio
 import numpy
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 from torch import Tensor
 
 from legato.console.figures import BLUE, VERMILION
@@ -20,14 +18,17 @@ from legato.studies.explore.pictures import (
     MAX_PIXELS,
     SUFFIXES,
     example_pictures,
-    read_picture,
 )
 from legato.studies.explore.segmentation import Segmentation, segment_picture
 from legato.studies.explore.widgets import (
     INK,
+    Pixels,
     curves,
+    dropped,
+    eight_bits,
     logarithmic,
     only_words,
+    picture,
     plot,
     slider,
     when_idle,
@@ -48,8 +49,6 @@ _PALETTE = (
     (204, 121, 167), (86, 180, 233), (230, 159, 0), (240, 228, 66),
 )  # fmt: skip
 
-Pixels = NDArray[numpy.uint8]
-
 
 def segmentation_tab() -> None:
     """Lay the tab out and wire it up."""
@@ -69,7 +68,7 @@ def segmentation_tab() -> None:
                 scenes, value=scenes[0], label="Or a synthetic scene", elem_id="scene"
             )
             sliders = [
-                slider(start, "smoothness", 0.1, "Smoothness β",
+                slider(start, "smoothness", 0.5, "Smoothness β",
                        "The price of an outline: 0 leaves colours alone, more gives fewer, "
                        "larger regions."),
                 slider(start, "contrast", 0.5, "Contrast κ",
@@ -88,11 +87,11 @@ def segmentation_tab() -> None:
         with gradio.Column(scale=5, min_width=320):
             said = gradio.HTML(first[0], elem_classes="said", elem_id="segmentation-said")
             with gradio.Row():
-                cheap = _picture("Colours alone", first[2], "cost-only")
-                potts = _picture("Potts layer", first[3], "potts")
+                cheap = picture("Colours alone", first[2], "cost-only")
+                potts = picture("Potts layer", first[3], "potts")
             with gradio.Row():
-                shown = _picture("Picture", first[1], "picture-shown")
-                weights = _picture("Weights W (dark: cheap outline)", first[4], "weights")
+                shown = picture("Picture", first[1], "picture-shown")
+                weights = picture("Weights W (dark: cheap outline)", first[4], "weights")
             with gradio.Row():
                 energy, gap = plot(first[5], "energy"), plot(first[6], "gap")
     smoothness, contrast, iterations, labels = sliders
@@ -105,13 +104,6 @@ def segmentation_tab() -> None:
     gradio.on([scene.input, file.clear], _show_scene, inputs, [file, scene, *outputs], **how)
 
 
-def _picture(label: str, value: Any, name: str) -> gradio.Image:
-    return gradio.Image(
-        value, label=label, format="png", interactive=False, elem_id=name, elem_classes="crisp",
-        min_width=200, buttons=["fullscreen", "download"], alt_text=label,
-    )  # fmt: skip
-
-
 def show(
     file: str | None, scene: str | None, labels: float, smoothness: float, contrast: float,
     iterations: float, colours: str,
@@ -121,7 +113,7 @@ def show(
         controls = SegmentationControls(
             int(labels), float(smoothness), float(contrast), int(iterations)
         )
-        image = _dropped(file) if file else example_pictures()[scene or _first_scene()]
+        image = dropped(file) if file else example_pictures()[scene or _first_scene()]
         found = segment_picture(image, controls)
     except (LegatoError, MemoryError) as error:
         return only_words(str(error) or "The picture does not fit into memory.", 6)
@@ -129,10 +121,10 @@ def show(
     weights = found.weights / found.weights.max().clamp(min=1e-12)
     return [
         _sentence(found),
-        _eight_bits(image),
+        eight_bits(image),
         _label_picture(found.cost_only, controls.labels, means),
         _label_picture(found.potts, controls.labels, means),
-        _eight_bits(weights.expand(3, -1, -1)),
+        eight_bits(weights.expand(3, -1, -1)),
         _energy_curve(found),
         _gap_curve(found),
     ]
@@ -149,12 +141,6 @@ def _show_scene(file: str | None, scene: str | None, *controls: Any) -> list[Any
 
 def _first_scene() -> str:
     return next(iter(example_pictures()))
-
-
-@lru_cache(maxsize=2)
-def _dropped(file: str) -> Tensor:
-    """Read once, not at every move of a slider; a path is that of one upload and never reused."""
-    return read_picture(file)
 
 
 def _sentence(found: Segmentation) -> str:
@@ -179,13 +165,7 @@ def _label_picture(labels: Tensor, count: int, image: Tensor | None) -> Pixels:
         inside = labels == label
         if inside.any():
             painted[:, inside] = image[:, inside].mean(1, keepdim=True)
-    return _eight_bits(painted)
-
-
-def _eight_bits(image: Tensor) -> Pixels:
-    """A picture (3, H, W) in [0, 1] as (H, W, 3)."""
-    values = image.permute(1, 2, 0).numpy()
-    return (255 * values + 0.5).clip(0, 255).astype(numpy.uint8)
+    return eight_bits(painted)
 
 
 def _energy_curve(found: Segmentation) -> str:

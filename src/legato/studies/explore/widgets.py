@@ -1,21 +1,28 @@
-"""What both tabs are made of: sliders, words, and curves as vector graphics."""
+"""What tabs are made of: sliders, pictures, words, and curves as vector graphics."""
 
 from __future__ import annotations
 
 import html
 import io
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import gradio
 import matplotlib
+import numpy
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
+from torch import Tensor
 
 from legato.console.figures import LOOK
 from legato.studies.explore.controls import limits
+from legato.studies.explore.pictures import read_picture
+
+Pixels = NDArray[numpy.uint8]
 
 INK = "#010203"
 """Stands for the page's own colour of text, by which it is replaced."""
@@ -46,6 +53,26 @@ def slider(controls: Any, name: str, step: float, label: str, info: str) -> grad
         least, most, getattr(controls, name), step=step, label=label, info=info, elem_id=name,
         buttons=["reset"],
     )  # fmt: skip
+
+
+def picture(label: str, value: Any, name: str) -> gradio.Image:
+    """A place for a picture, pixels shown as they are."""
+    return gradio.Image(
+        value, label=label, format="png", interactive=False, elem_id=name, elem_classes="crisp",
+        min_width=200, buttons=["fullscreen", "download"], alt_text=label,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def dropped(file: str) -> Tensor:
+    """Read once, not at every move of a slider; a path is that of one upload and never reused."""
+    return read_picture(file)
+
+
+def eight_bits(image: Tensor) -> Pixels:
+    """A picture (3, H, W) in [0, 1] as (H, W, 3)."""
+    values = image.permute(1, 2, 0).numpy()
+    return (255 * values + 0.5).clip(0, 255).astype(numpy.uint8)
 
 
 def when_idle(said: gradio.HTML) -> Any:

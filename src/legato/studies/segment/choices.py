@@ -191,19 +191,21 @@ class ImageOptions(NamedTuple):
     split: Path | None
 
     def open(
-        self, folder: Path, classes: Sequence[str] | None, kind: str = "surfaces"
+        self, folder: Path, classes: Sequence[str] | None, kind: str | None = None
     ) -> tuple[Dataset, str]:
         """The images, and which these are, in words.
 
         Without options the data that the settings in the model's ``folder`` name; of these the
-        test images of the split given, or of that in the folder, or all where neither fits. Where
-        the model's ``classes`` are not known, ``kind`` tells which of Stanford's are meant.
+        test images of the split given, or of that in the folder, or all where neither fits.
+        ``kind`` tells which of Stanford's classes are meant; those of the model's ``classes`` if
+        None.
         """
         if self.data is None and self.images is None and self.masks is None:
             source = _source_in(folder) or source_of(None, None, None)
         else:
-            if self.data is not None and classes is not None:
-                kind = "regions" if tuple(classes) == CLASS_NAMES["regions"] else kind
+            if kind is None:
+                regions = classes is not None and tuple(classes) == CLASS_NAMES["regions"]
+                kind = "regions" if regions else "surfaces"
             names = None if self.images is None else classes
             source = source_of(self.data, self.images, self.masks, classes=kind, names=names)
         found = source.open()

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.progress import Progress
 
 from legato._support.files import write_text
-from legato.console.talking import progress_bar
+from legato.console.talking import console, progress_bar, say
 from legato.errors import CheckpointWarning
 
 _COLUMNS = ("epoch", "loss", "accuracy", "iou", "lr", "seconds")
@@ -76,10 +76,11 @@ def read_log(path: Path) -> list[dict[str, str]]:
 
 
 class EpochBar(Callback):
-    """One bar over all steps, with the latest loss and scores."""
+    """One bar over all steps, with the latest loss and scores; in a pipe, a line an epoch."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
+        self._start = time.perf_counter()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -103,6 +104,9 @@ class EpochBar(Callback):
         if "iou" in found:
             words.append(f"IoU {100 * float(found['iou']):.1f}")
         self._bar.update(self._bar.task_ids[0], description="  ".join(words))
+        if self._bar.disable or not console.is_terminal:
+            seconds = time.perf_counter() - self._start
+            say("  ".join([*words, f"{seconds:.0f} s"]))
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop()

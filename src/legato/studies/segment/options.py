@@ -26,6 +26,14 @@ Masks = Annotated[Path | None, _data(metavar="DIR", help=_MASKS)]
 Classes = Annotated[
     str, _data(metavar="surfaces|regions", help="Stanford's 3 geometric or 8 semantic classes.")
 ]
+KnownClasses = Annotated[
+    str | None,
+    _data(
+        "--classes",
+        metavar="surfaces|regions",
+        help="Stanford's 3 geometric or 8 semantic classes (default: those of the model).",
+    ),
+]
 Names = Annotated[str | None, _data(metavar="A,B,…", help="Names of the classes in your masks.")]
 SplitFile = Annotated[Path | None, _data("--split", metavar="FILE", help=_SPLIT)]
 

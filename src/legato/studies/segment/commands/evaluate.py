@@ -21,6 +21,7 @@ def evaluate(
     data: options.Data = None,
     images: options.Images = None,
     masks: options.Masks = None,
+    classes: options.KnownClasses = None,
     split: options.SplitFile = None,
     network: options.OwnNetwork = None,
     precision: options.Precision = None,
@@ -39,15 +40,18 @@ def evaluate(
         from legato._support.files import write_text
         from legato.console.options import device_of
         from legato.console.provenance import provenance
+        from legato.errors import InputError
         from legato.studies.segment import evaluation
         from legato.studies.segment.choices import ImageOptions, own_network, precision_of
         from legato.studies.segment.data import collate
         from legato.studies.segment.model import load_model
 
+        if classes is not None and data is None:
+            raise InputError("--classes is for --data: other images come with their own classes.")
         where = device_of(device)
         loaded, settings = load_model(model, own_network(network))
         asked = ImageOptions(data, images, masks, split)
-        found, which = asked.open(model.parent, settings.classes)
+        found, which = asked.open(model.parent, settings.classes, classes)
         kind = precision_of(precision, device)
         score = evaluation.evaluate(loaded, found, len(settings.classes), where, kind)
         timed = [collate([found[index]]) for index in range(min(_TIMED, len(found)))]
