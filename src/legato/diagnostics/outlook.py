@@ -14,7 +14,7 @@ from legato.algorithms.base import is_euclidean
 from legato.diagnostics.reference import Path
 from legato.diagnostics.setting import Setting
 from legato.gradients.fixed_point import FORWARD_TOLERANCE
-from legato.running import Stop
+from legato.running import Stop, most
 from legato.solving import Solution
 
 LONGEST = 10**8
@@ -67,7 +67,7 @@ def look_ahead(
     residual = as_number(solution.residual.amax())
     target = min(asked, residual * tol / error)
     count, _ = _count(path, target, factor)
-    lag = 1.0 if count is None else max(1.0, count / max(1, solution.iterations))
+    lag = 1.0 if count is None else max(1.0, count / max(1, most(solution.iterations)))
     return _outlook(setting, path, target / lag, factor)
 
 
