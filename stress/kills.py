@@ -20,6 +20,9 @@ MOST = 6
 OF_A_STUDY = 8
 """Kills of a study in a chunk: its epochs take longer than all else."""
 
+_WRITING_FAILED = ("OSError", "RuntimeError", "SafetensorError", "cannot be written")
+"""What may stand in the last line of a training that could not write."""
+
 
 def chunk(number: int, tally: Tally) -> None:
     """Forty kills of a few victims, determined by ``number`` but for the clock."""
@@ -124,7 +127,7 @@ class Target:
         words = f"{name}: {history[-1]}: {last}"
         if not plan.fails:
             tally.finding("a training fails", words)
-        elif not any(kind in last for kind in ("OSError", "RuntimeError", "SafetensorError")):
+        elif not any(word in last for word in _WRITING_FAILED):
             tally.finding("a failed write ends a training with another error", words)
         elif self.victim.goes_on and "write_text" not in end.said and "save_model" not in end.said:
             tally.finding("a failed checkpoint ends a training", words)
