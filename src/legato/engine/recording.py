@@ -7,7 +7,7 @@ module) are noted as such: they are inputs, whose values are read in every call 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ _NUMBERS = {"True": True, "False": False}
 class Operation(NamedTuple):
     """One of torch's operations, with numbers in the places of tensors.
 
-    Two of them are equal if they do the same; ``several`` are those that give more than one tensor.
+    Two of them are equal if they do the same. ``places`` are those of ``gives`` among several
+    results, of which some may be None; it is None itself where the result is a single tensor.
     """
 
     target: Any
@@ -53,7 +54,7 @@ class Operation(NamedTuple):
     kwargs: Any
     takes: tuple[int, ...]
     gives: tuple[int, ...]
-    several: bool
+    places: tuple[int, ...] | None
 
 
 class Recording:
@@ -116,10 +117,11 @@ class Recorder(TorchDispatchMode):
             named = tuple(
                 [(k, self._encode(v, takes)) for k, v in kwargs.items()] if kwargs else ()
             )
-            several = not isinstance(out, Tensor)
-            gives = tuple([self._give(t) for t in (_tensors(out) if several else (out,))])
+            places = None if isinstance(out, Tensor) else _places(out)
+            results = (out,) if places is None else [out[i] for i in places]
+            gives = tuple([self._give(t) for t in results])
             self.recording.operations.append(
-                Operation(func, written, named, tuple(takes), gives, several)
+                Operation(func, written, named, tuple(takes), gives, places)
             )
 
     def _number(self, tensor: Tensor) -> int:
@@ -206,12 +208,13 @@ def _require_repeatable(func: Any) -> None:
     _REPEATABLE.add(func)
 
 
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
+def _places(results: Any) -> tuple[int, ...]:
+    """Where tensors stand among several results."""
+    if not isinstance(results, list | tuple):
+        return ()
+    if any(isinstance(r, list | tuple) for r in results):
+        raise UnrecordableError("one of its operations gives lists of tensors among others")
+    return tuple([i for i, r in enumerate(results) if isinstance(r, Tensor)])
 
 
 def _storage(tensor: Tensor) -> int:
