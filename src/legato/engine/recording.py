@@ -108,6 +108,10 @@ class Recorder(TorchDispatchMode):
         self.write()
         return self._number(tensor)
 
+    def known(self, tensor: Any) -> int | None:
+        """The number of a tensor, if it has one."""
+        return self._numbers.get(id(tensor))
+
     def write(self) -> None:
         """Put what was done since the last time into the recording."""
         log, self._log = self._log, []
