@@ -112,6 +112,13 @@ class Recorder(TorchDispatchMode):
         """The number of a tensor, if it has one."""
         return self._numbers.get(id(tensor))
 
+    def has_hooks(self) -> bool:
+        """Whether somebody is to be called with the gradient of a tensor that was met."""
+        return any(
+            t.requires_grad and (t._backward_hooks or t.retains_grad and not t.is_leaf)
+            for t in self._held
+        )
+
     def write(self) -> None:
         """Put what was done since the last time into the recording."""
         log, self._log = self._log, []

@@ -131,6 +131,8 @@ class _Step:
                 raise UnrecordableError("its states change their shape or dtype")
         self.attached = tuple(t.requires_grad for t in self._after) if differentiate else attached
         self.recording: Recording = self._recorder.recording
+        if differentiate and self._recorder.has_hooks():
+            raise UnrecordableError("tensors in it have hooks, which a recording would call too")
         self.is_foreign = False
         """Whether the backward pass runs Python of somebody else's, which may have changed."""
         self._adjoint: Adjoint | None = None
