@@ -7,12 +7,14 @@ module) are noted as such: they are inputs, whose values are read in every call 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato._support.compiling import recorded
@@ -112,10 +114,28 @@ class Recorder(TorchDispatchMode):
         """The number of a tensor, if it has one."""
         return self._numbers.get(id(tensor))
 
+    def is_computed(self, tensor: Tensor) -> bool:
+        """Whether a tensor was given or computed, not found outside."""
+        return self.number(tensor) not in self.recording.outside
+
+    def brought(self) -> bool:
+        """Whether something came from where torch does not see: nobody else holds a tensor that
+        was found outside, and it was not made of Python's numbers.
+        """
+        lifted, held = self.lifted(), self.recording.outside.values()
+        # Held by the two lists here, by the loop, and by the function that counts.
+        return any(sys.getrefcount(t) <= 4 and id(t) not in lifted for t in held)
+
+    def lifted(self) -> set[int]:
+        """The identities of those tensors from outside that were made of Python's numbers."""
+        lift = torch.ops.aten.lift_fresh.default
+        numbers = {n for o in self.recording.operations if o.target is lift for n in o.takes}
+        return {id(t) for n, t in self.recording.outside.items() if n in numbers}
+
     def has_hooks(self) -> bool:
         """Whether somebody is to be called with the gradient of a tensor that was met."""
         return any(
-            t.requires_grad and (t._backward_hooks or t.retains_grad and not t.is_leaf)
+            t.requires_grad and (t._backward_hooks or (t.retains_grad and not t.is_leaf))
             for t in self._held
         )
 
@@ -183,11 +203,43 @@ class Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[Recorder]:
-    """A recorder at work; checks that would read values are left out, as in a captured graph."""
-    with recorded(), recorder:
+def recording(recorder: Recorder, *, guarded: bool = False) -> Iterator[Recorder]:
+    """A recorder at work; checks that would read values are left out, as in a captured graph.
+
+    ``guarded`` looks at what Python calls as well, which takes its time.
+    """
+    with recorded(), recorder, _Unread(recorder) if guarded else nullcontext():
         yield recorder
     recorder.write()
+
+
+class _Unread(TorchFunctionMode):
+    """Refuses to hand values to what torch does not see, as NumPy, where they depend on the state.
+
+    What comes back would stand in the recording as it was in this step.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (
+            func in _READING
+            and self._recorder.number(args[0]) not in self._recorder.recording.outside
+        ):
+            raise UnrecordableError(f"it reads values while it runs (Tensor.{func.__name__})")
+        return func(*args, **(kwargs or {}))
+
+
+_READING = {
+    Tensor.numpy,
+    Tensor.tolist,
+    Tensor.__array__,
+    Tensor.__dlpack__,
+    Tensor.data_ptr,
+    Tensor.untyped_storage,
+}
 
 
 def fill(written: Any, value_of: Callable[[int], Any]) -> Any:
@@ -202,6 +254,13 @@ def fill(written: Any, value_of: Callable[[int], Any]) -> Any:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_UNFILLED = {
+    torch.ops.aten.empty,
+    torch.ops.aten.empty_like,
+    torch.ops.aten.empty_strided,
+    torch.ops.aten.new_empty,
+    torch.ops.aten.new_empty_strided,
+}
 _REPEATABLE: set[Any] = set()
 """Operations that were found to be so."""
 
@@ -214,6 +273,8 @@ def _require_repeatable(func: Any) -> None:
         raise UnrecordableError(f"it draws random numbers ({func})")
     if func._schema.is_mutable:
         raise UnrecordableError(f"it changes tensors in place ({func})")
+    if func.overloadpacket in _UNFILLED:
+        raise UnrecordableError(f"it fills memory in a way that is not seen ({func})")
     if func is torch.ops.aten.as_strided.default:
         raise UnrecordableError(f"it depends on how tensors lie in memory ({func})")
     _REPEATABLE.add(func)

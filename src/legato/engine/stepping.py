@@ -98,6 +98,8 @@ def stepping(
         kept = _kept.get(key)
         if kept is not None:
             _kept.move_to_end(key)
+    if kept is not None and one.brings_tensors():
+        one.require_repeatable(kept.program)
     if kept is None:
         kept = Kept(one.program())
         one.require_repeatable(kept.program)
@@ -114,13 +116,17 @@ class _Step:
 
     def __init__(
         self, problem: Any, algorithm: Algorithm[Any, Any], state: Any, leaves: Sequence[Tensor],
-        attached: tuple[bool, ...], differentiate: bool,
+        attached: tuple[bool, ...], differentiate: bool, *, guarded: bool = False,
     ) -> None:  # fmt: skip
+        self._guarded = guarded
         self._rest = (problem, algorithm, state)
         self._pattern, self._differentiate = attached, differentiate
         self._inputs = [t.detach().requires_grad_(a) for t, a in zip(leaves, attached, strict=True)]
         self._recorder = Recorder(self._inputs)
-        with torch.set_grad_enabled(differentiate), recording(self._recorder):
+        with (
+            torch.set_grad_enabled(differentiate),
+            recording(self._recorder, guarded=guarded),
+        ):
             after = algorithm.step(problem, tree.rebuild(state, self._inputs))
             self._after = tree.leaves(after)
         if len(self._after) != len(leaves):
@@ -183,7 +189,7 @@ class _Step:
         live = [i for i in state if self._after[i].requires_grad]
         cotangents = [torch.ones_like(self._after[i]) for i in state]
         numbers = tuple(map(recorder.add_input, cotangents))
-        with recording(recorder):
+        with recording(recorder, guarded=self._guarded):
             results = torch.autograd.grad(
                 [self._after[i] for i in live],
                 [*(self._inputs[i] for i in state), *learned.values()],
@@ -204,21 +210,30 @@ class _Step:
 
     # --- trust ------------------------------------------------------------------------------------
 
+    def brings_tensors(self) -> bool:
+        """Whether it takes tensors from somewhere that torch does not see."""
+        return self._recorder.brought()
+
     def require_repeatable(self, program: Program) -> None:
         """A second step, run by the algorithm and by the program, finds and gives the same."""
         problem, algorithm, state = self._rest
         second = _Step(
             problem, algorithm, state, [t.detach() for t in self._after], self._pattern,
-            self._differentiate,
+            self._differentiate, guarded=True,
         )  # fmt: skip
         if self.is_foreign:
             second.record_adjoint()
         mine, other = self.recording, second.recording
         count = len(other.operations)
-        same = mine.operations[:count] == other.operations
+        same = mine.operations[:count] == other.operations and list(mine.outside) == list(
+            other.outside
+        )
         if not same or second.outputs != self.outputs or second.graph_key != self.graph_key:
             raise UnrecordableError("two steps in a row do different things")
+        made_here = self._recorder.lifted()
         for a, b in zip(mine.outside.values(), other.outside.values(), strict=True):
+            if a is not b and a.data_ptr() != b.data_ptr() and id(a) not in made_here:
+                raise UnrecordableError("it computes with something that torch does not see")
             if a is not b and not _same(a, b):
                 raise UnrecordableError(
                     "a tensor that it makes from Python values changes by the step"
