@@ -93,7 +93,9 @@ class Recorder(TorchDispatchMode):
         return False  # what torch would wrap around each operation takes longer than most of them
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _REPEATABLE:
+        if func in _IN_PLACE:
+            self._require_own(args[0], func)
+        elif func not in _REPEATABLE:
             _require_repeatable(func)
         out = func(*args, **kwargs) if kwargs else func(*args)
         self._log.append((func, args, kwargs, out))
@@ -150,7 +152,10 @@ class Recorder(TorchDispatchMode):
             )
             places = None if isinstance(out, Tensor) else _places(out)
             results = (out,) if places is None else [out[i] for i in places]
-            gives = tuple([self._give(t) for t in results])
+            if func in _IN_PLACE:  # the same tensor, from here on another value
+                func, gives = _IN_PLACE[func], (self._number_anew(out),)
+            else:
+                gives = tuple([self._give(t) for t in results])
             self.recording.operations.append(
                 Operation(func, written, named, tuple(takes), gives, places)
             )
@@ -174,6 +179,14 @@ class Recorder(TorchDispatchMode):
             return known
         self._made.add(_storage(tensor))
         return self._number_anew(tensor)
+
+    def _require_own(self, tensor: Tensor, func: Any) -> None:
+        """Refuse to change in place what was not computed here, or is seen by a second tensor."""
+        self.write()
+        storage = _storage(tensor)
+        sharing = {id(t) for t in self._held if _storage(t) == storage}
+        if storage not in self._made or sharing != {id(tensor)}:
+            raise UnrecordableError(f"it changes tensors in place ({func})")
 
     def _number_anew(self, tensor: Tensor) -> int:
         number = len(self._held)
@@ -254,6 +267,8 @@ def fill(written: Any, value_of: Callable[[int], Any]) -> Any:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_IN_PLACE = {torch.ops.aten.logical_and_.default: torch.ops.aten.logical_and.default}
+"""What torch itself does in place, in the derivative of clamp, and what gives the same anew."""
 _UNFILLED = {
     torch.ops.aten.empty,
     torch.ops.aten.empty_like,
