@@ -167,8 +167,8 @@ class _Builder:
             args = fill(one.args, values.__getitem__)
             kwargs = {k: fill(v, values.__getitem__) for k, v in one.kwargs}
             made = self.graph.call_function(one.target, tuple(args), kwargs)
-            if one.several:
-                for place, number in enumerate(one.gives):
+            if one.places is not None:
+                for place, number in zip(one.places, one.gives, strict=True):
                     values[number] = self.graph.call_function(operator.getitem, (made, place))
             else:
                 values[one.gives[0]] = made

@@ -7,12 +7,14 @@ module) are noted as such: they are inputs, whose values are read in every call 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato._support.compiling import recorded
@@ -45,7 +47,8 @@ _NUMBERS = {"True": True, "False": False}
 class Operation(NamedTuple):
     """One of torch's operations, with numbers in the places of tensors.
 
-    Two of them are equal if they do the same; ``several`` are those that give more than one tensor.
+    Two of them are equal if they do the same. ``places`` are those of ``gives`` among several
+    results, of which some may be None; it is None itself where the result is a single tensor.
     """
 
     target: Any
@@ -53,7 +56,7 @@ class Operation(NamedTuple):
     kwargs: Any
     takes: tuple[int, ...]
     gives: tuple[int, ...]
-    several: bool
+    places: tuple[int, ...] | None
 
 
 class Recording:
@@ -91,7 +94,9 @@ class Recorder(TorchDispatchMode):
         return False  # what torch would wrap around each operation takes longer than most of them
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _REPEATABLE:
+        if func in _IN_PLACE:
+            self._require_own(args[0], func)
+        elif func not in _REPEATABLE:
             _require_repeatable(func)
         out = func(*args, **kwargs) if kwargs else func(*args)
         self._log.append((func, args, kwargs, out))
@@ -110,6 +115,35 @@ class Recorder(TorchDispatchMode):
         self.write()
         return self._number(tensor)
 
+    def known(self, tensor: Any) -> int | None:
+        """The number of a tensor, if it has one."""
+        return self._numbers.get(id(tensor))
+
+    def is_computed(self, tensor: Tensor) -> bool:
+        """Whether a tensor was given or computed, not found outside."""
+        return self.number(tensor) not in self.recording.outside
+
+    def brought(self) -> bool:
+        """Whether something came from where torch does not see: nobody else holds a tensor that
+        was found outside, and it was not made of Python's numbers.
+        """
+        lifted, held = self.lifted(), self.recording.outside.values()
+        # Held by the two lists here, by the loop, and by the function that counts.
+        return any(sys.getrefcount(t) <= 4 and id(t) not in lifted for t in held)
+
+    def lifted(self) -> set[int]:
+        """The identities of those tensors from outside that were made of Python's numbers."""
+        lift = torch.ops.aten.lift_fresh.default
+        numbers = {n for o in self.recording.operations if o.target is lift for n in o.takes}
+        return {id(t) for n, t in self.recording.outside.items() if n in numbers}
+
+    def has_hooks(self) -> bool:
+        """Whether somebody is to be called with the gradient of a tensor that was met."""
+        return any(
+            t.requires_grad and (t._backward_hooks or (t.retains_grad and not t.is_leaf))
+            for t in self._held
+        )
+
     def write(self) -> None:
         """Put what was done since the last time into the recording."""
         log, self._log = self._log, []
@@ -119,10 +153,14 @@ class Recorder(TorchDispatchMode):
             named = tuple(
                 [(k, self._encode(v, takes)) for k, v in kwargs.items()] if kwargs else ()
             )
-            several = not isinstance(out, Tensor)
-            gives = tuple([self._give(t) for t in (_tensors(out) if several else (out,))])
+            places = None if isinstance(out, Tensor) else _places(out)
+            results = (out,) if places is None else [out[i] for i in places]
+            if func in _IN_PLACE:  # the same tensor, from here on another value
+                func, gives = _IN_PLACE[func], (self._number_anew(out),)
+            else:
+                gives = tuple([self._give(t) for t in results])
             self.recording.operations.append(
-                Operation(func, written, named, tuple(takes), gives, several)
+                Operation(func, written, named, tuple(takes), gives, places)
             )
 
     def _number(self, tensor: Tensor) -> int:
@@ -147,6 +185,14 @@ class Recorder(TorchDispatchMode):
         if storage not in self._others:  # a view of what is outside is no news
             self._own.add(storage)
         return self._number_anew(tensor)
+
+    def _require_own(self, tensor: Tensor, func: Any) -> None:
+        """Refuse to change in place what was not computed here, or is seen by a second tensor."""
+        self.write()
+        storage = _storage(tensor)
+        sharing = {id(t) for t in self._held if _storage(t) == storage}
+        if storage not in self._made or sharing != {id(tensor)}:
+            raise UnrecordableError(f"it changes tensors in place ({func})")
 
     def _number_anew(self, tensor: Tensor) -> int:
         number = len(self._held)
@@ -176,11 +222,43 @@ class Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[Recorder]:
-    """A recorder at work; checks that would read values are left out, as in a captured graph."""
-    with recorded(), recorder:
+def recording(recorder: Recorder, *, guarded: bool = False) -> Iterator[Recorder]:
+    """A recorder at work; checks that would read values are left out, as in a captured graph.
+
+    ``guarded`` looks at what Python calls as well, which takes its time.
+    """
+    with recorded(), recorder, _Unread(recorder) if guarded else nullcontext():
         yield recorder
     recorder.write()
+
+
+class _Unread(TorchFunctionMode):
+    """Refuses to hand values to what torch does not see, as NumPy, where they depend on the state.
+
+    What comes back would stand in the recording as it was in this step.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (
+            func in _READING
+            and self._recorder.number(args[0]) not in self._recorder.recording.outside
+        ):
+            raise UnrecordableError(f"it reads values while it runs (Tensor.{func.__name__})")
+        return func(*args, **(kwargs or {}))
+
+
+_READING = {
+    Tensor.numpy,
+    Tensor.tolist,
+    Tensor.__array__,
+    Tensor.__dlpack__,
+    Tensor.data_ptr,
+    Tensor.untyped_storage,
+}
 
 
 def fill(written: Any, value_of: Callable[[int], Any]) -> Any:
@@ -195,6 +273,15 @@ def fill(written: Any, value_of: Callable[[int], Any]) -> Any:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_IN_PLACE = {torch.ops.aten.logical_and_.default: torch.ops.aten.logical_and.default}
+"""What torch itself does in place, in the derivative of clamp, and what gives the same anew."""
+_UNFILLED = {
+    torch.ops.aten.empty,
+    torch.ops.aten.empty_like,
+    torch.ops.aten.empty_strided,
+    torch.ops.aten.new_empty,
+    torch.ops.aten.new_empty_strided,
+}
 _REPEATABLE: set[Any] = set()
 """Operations that were found to be so."""
 
@@ -207,17 +294,20 @@ def _require_repeatable(func: Any) -> None:
         raise UnrecordableError(f"it draws random numbers ({func})")
     if func._schema.is_mutable:
         raise UnrecordableError(f"it changes tensors in place ({func})")
+    if func.overloadpacket in _UNFILLED:
+        raise UnrecordableError(f"it fills memory in a way that is not seen ({func})")
     if func is torch.ops.aten.as_strided.default:
         raise UnrecordableError(f"it depends on how tensors lie in memory ({func})")
     _REPEATABLE.add(func)
 
 
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
+def _places(results: Any) -> tuple[int, ...]:
+    """Where tensors stand among several results."""
+    if not isinstance(results, list | tuple):
+        return ()
+    if any(isinstance(r, list | tuple) for r in results):
+        raise UnrecordableError("one of its operations gives lists of tensors among others")
+    return tuple([i for i, r in enumerate(results) if isinstance(r, Tensor)])
 
 
 def _storage(tensor: Tensor) -> int:

@@ -92,11 +92,14 @@ def stepping(
     _require_one_device([*leaves, *one.recording.outside.values()])
     if differentiate:
         _require_untangled([t for t in one.recording.outside.values() if t.requires_grad])
-    key = (one.recording.key, one.graph_key, tuple(one.outputs), attached)
+    adjoint = one.record_adjoint() if one.is_foreign else None
+    key = (one.recording.key, one.graph_key, tuple(one.outputs), attached, adjoint)
     with _lock:
         kept = _kept.get(key)
         if kept is not None:
             _kept.move_to_end(key)
+    if kept is not None and one.brings_tensors():
+        one.require_repeatable(kept.program)
     if kept is None:
         kept = Kept(one.program())
         one.require_repeatable(kept.program)
@@ -113,15 +116,19 @@ class _Step:
 
     def __init__(
         self, problem: Any, algorithm: Algorithm[Any, Any], state: Any, leaves: Sequence[Tensor],
-        attached: tuple[bool, ...], differentiate: bool,
+        attached: tuple[bool, ...], differentiate: bool, *, guarded: bool = False,
     ) -> None:  # fmt: skip
+        self._guarded = guarded
         self._rest = (problem, algorithm, state)
         self._pattern, self._differentiate = attached, differentiate
         self._inputs = [
             t.detach().clone().requires_grad_(a) for t, a in zip(leaves, attached, strict=True)
         ]
         self._recorder = Recorder(self._inputs)
-        with torch.set_grad_enabled(differentiate), recording(self._recorder):
+        with (
+            torch.set_grad_enabled(differentiate),
+            recording(self._recorder, guarded=guarded),
+        ):
             after = algorithm.step(problem, tree.rebuild(state, self._inputs))
             self._after = tree.leaves(after)
         if len(self._after) != len(leaves):
@@ -132,6 +139,11 @@ class _Step:
                 raise UnrecordableError("its states change their shape or dtype")
         self.attached = tuple(t.requires_grad for t in self._after) if differentiate else attached
         self.recording: Recording = self._recorder.recording
+        if differentiate and self._recorder.has_hooks():
+            raise UnrecordableError("tensors in it have hooks, which a recording would call too")
+        self.is_foreign = False
+        """Whether the backward pass runs Python of somebody else's, which may have changed."""
+        self._adjoint: Adjoint | None = None
         self.graph_key = self._graph() if differentiate else ()
 
     # --- derivatives ------------------------------------------------------------------------------
@@ -141,32 +153,45 @@ class _Step:
         return {n: t for n, t in outside.items() if t.requires_grad}
 
     def _graph(self) -> tuple[Any, ...]:
-        """The names of what autograd has noted: custom functions show in no operation."""
-        ends = {t.grad_fn for t in self._learned().values() if t.grad_fn is not None}
-        open_ = [t.grad_fn for t in self._after if t.grad_fn is not None]
-        seen: dict[Any, int] = {}
-        found: list[Any] = []
+        """What autograd has noted and how it hangs together.
+
+        Operations do not tell which of their arguments were attached, and custom functions show in
+        none.
+        """
+        ends = {t.grad_fn: -n for n, t in self._learned().items() if t.grad_fn is not None}
+        numbers: dict[Any, int] = {}
+        open_: list[Any] = []
+
+        def place(node: Any, slot: int) -> Any:
+            if node is None or node in ends:
+                return ends.get(node), slot
+            if node not in numbers:
+                numbers[node] = len(numbers)
+                open_.append(node)
+            return numbers[node], slot
+
+        found: list[Any] = [tuple([place(t.grad_fn, t.output_nr) for t in self._after])]
         while open_:
             node = open_.pop()
-            if node in seen or node in ends:
-                continue
-            seen[node] = len(seen)
-            follow = [n for n, _ in node.next_functions if n is not None]
-            found.append((node.name(), len(follow), _numbers_of(node)))
-            open_ += follow
+            follow = tuple([place(*edge) for edge in node.next_functions])
+            leaf = None if follow else self._recorder.known(getattr(node, "variable", None))
+            found.append((node.name(), follow, leaf, _numbers_of(node)))
+            self.is_foreign = self.is_foreign or _is_foreign(node)
         return tuple(found)
 
-    def program(self) -> Program:
-        """The program of what was recorded, its adjoint recorded as well where one is asked for."""
+    def record_adjoint(self) -> Adjoint | None:
+        """The backward pass of this step, written down after it; None where there is none."""
         if not self._differentiate or not any(self.attached):
-            return Program(self.recording, self.outputs)
+            return None
+        if self._adjoint is not None:
+            return self._adjoint
         learned = self._learned()
         state = [i for i, a in enumerate(self._pattern) if a]
         recorder, known = self._recorder, set(self.recording.outside)
         live = [i for i in state if self._after[i].requires_grad]
         cotangents = [torch.ones_like(self._after[i]) for i in state]
         numbers = tuple(map(recorder.add_input, cotangents))
-        with recording(recorder):
+        with recording(recorder, guarded=self._guarded):
             results = torch.autograd.grad(
                 [self._after[i] for i in live],
                 [*(self._inputs[i] for i in state), *learned.values()],
@@ -177,25 +202,40 @@ class _Step:
         arrived = [None if g is None else recorder.number(g) for g in results]
         if set(self.recording.outside) != known:
             raise UnrecordableError("its backward pass uses tensors that the forward pass does not")
-        pulled, gradients = arrived[: len(state)], arrived[len(state) :]
-        adjoint = Adjoint(tuple(state), numbers, tuple(pulled), tuple(learned), tuple(gradients))
-        return Program(self.recording, self.outputs, adjoint)
+        pulled, gradients = tuple(arrived[: len(state)]), tuple(arrived[len(state) :])
+        self._adjoint = Adjoint(tuple(state), numbers, pulled, tuple(learned), gradients)
+        return self._adjoint
+
+    def program(self) -> Program:
+        """The program of what was recorded, with its adjoint where one is asked for."""
+        return Program(self.recording, self.outputs, self.record_adjoint())
 
     # --- trust ------------------------------------------------------------------------------------
+
+    def brings_tensors(self) -> bool:
+        """Whether it takes tensors from somewhere that torch does not see."""
+        return self._recorder.brought()
 
     def require_repeatable(self, program: Program) -> None:
         """A second step, run by the algorithm and by the program, finds and gives the same."""
         problem, algorithm, state = self._rest
         second = _Step(
             problem, algorithm, state, [t.detach() for t in self._after], self._pattern,
-            self._differentiate,
+            self._differentiate, guarded=True,
         )  # fmt: skip
+        if self.is_foreign:
+            second.record_adjoint()
         mine, other = self.recording, second.recording
         count = len(other.operations)
-        same = mine.operations[:count] == other.operations
+        same = mine.operations[:count] == other.operations and list(mine.outside) == list(
+            other.outside
+        )
         if not same or second.outputs != self.outputs or second.graph_key != self.graph_key:
             raise UnrecordableError("two steps in a row do different things")
+        made_here = self._recorder.lifted()
         for a, b in zip(mine.outside.values(), other.outside.values(), strict=True):
+            if a is not b and a.data_ptr() != b.data_ptr() and id(a) not in made_here:
+                raise UnrecordableError("it computes with something that torch does not see")
             if a is not b and not _same(a, b):
                 raise UnrecordableError(
                     "a tensor that it makes from Python values changes by the step"
@@ -220,8 +260,26 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _numbers_of(node: Any) -> Any:
     """What a custom function keeps besides tensors, as far as it can be compared."""
     kept = getattr(node, "__dict__", None) or {}
-    simple = (bool, int, float, str, type(None))
-    return tuple((k, repr(v)) for k, v in sorted(kept.items()) if isinstance(v, simple))
+    return tuple((k, repr(v)) for k, v in sorted(kept.items()) if isinstance(v, _Simple))
+
+
+_Simple = bool | int | float | str | None
+
+
+def _is_foreign(node: Any) -> bool:
+    """Whether a node of the graph is a custom function of somebody else's, or holds such a thing.
+
+    What ours keep are numbers, which are compared, tensors, and parts of the library.
+    """
+    function = getattr(node, "_forward_cls", None)
+    if function is None:
+        return False
+    held = (v for v in vars(node).values() if not isinstance(v, Tensor | _Simple))
+    return not all(_is_ours(one) for one in (function, *(type(v) for v in held)))
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "legato"
 
 
 def _require_one_device(tensors: Sequence[Tensor]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.autograd import forward_ad
 
 from legato._support import tree
 from legato._support.checks import inside_functional_transform, is_watched, require_whole
@@ -250,6 +251,7 @@ def _is_transformed(state: Any) -> bool:
         or inside_functional_transform()
         or is_being_recorded()
         or is_watched()
+        or forward_ad._current_level >= 0  # tangents are no part of a recording
         or any(
             type(t) is not Tensor and not isinstance(t, torch.nn.Parameter)
             for t in tree.leaves(state)
