@@ -154,11 +154,11 @@ class Recorder(TorchDispatchMode):
                 [(k, self._encode(v, takes)) for k, v in kwargs.items()] if kwargs else ()
             )
             places = None if isinstance(out, Tensor) else _places(out)
-            results = (out,) if places is None else [out[i] for i in places]
+            results = [out] if places is None else [out[i] for i in places]
             if func in _IN_PLACE:  # the same tensor, from here on another value
-                func, gives = _IN_PLACE[func], (self._number_anew(out),)
-            else:
-                gives = tuple([self._give(t) for t in results])
+                func = _IN_PLACE[func]
+                del self._numbers[id(out)]
+            gives = tuple([self._give(t) for t in results])
             self.recording.operations.append(
                 Operation(func, written, named, tuple(takes), gives, places)
             )
@@ -191,7 +191,7 @@ class Recorder(TorchDispatchMode):
         self.write()
         storage = _storage(tensor)
         sharing = {id(t) for t in self._held if _storage(t) == storage}
-        if storage not in self._made or sharing != {id(tensor)}:
+        if storage not in self._own or sharing != {id(tensor)}:
             raise UnrecordableError(f"it changes tensors in place ({func})")
 
     def _number_anew(self, tensor: Tensor) -> int:
