@@ -154,11 +154,11 @@ class Recorder(TorchDispatchMode):
                 [(k, self._encode(v, takes)) for k, v in kwargs.items()] if kwargs else ()
             )
             places = None if isinstance(out, Tensor) else _places(out)
-            results = [out] if places is None else [out[i] for i in places]
-            if func in _IN_PLACE:  # the same tensor, from here on another value
-                func = _IN_PLACE[func]
-                del self._numbers[id(out)]
-            gives = tuple([self._give(t) for t in results])
+            results = (out,) if places is None else [out[i] for i in places]
+            in_place = func in _IN_PLACE  # the same tensor, from here on another value
+            give = self._number_anew if in_place else self._give
+            gives = tuple([give(t) for t in results])
+            func = _IN_PLACE[func] if in_place else func
             self.recording.operations.append(
                 Operation(func, written, named, tuple(takes), gives, places)
             )

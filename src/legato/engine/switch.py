@@ -164,7 +164,7 @@ def recorded_step(
         return stepping(problem, algorithm, state, differentiate=differentiate, attach=attach)
     except UnrecordableError as reason:
         tell(
-            f"{engine!r} runs {type(algorithm).__name__} step by step: {reason}.",
+            f"{engine!r} runs this solve step by step: {reason}.",
             EagerWarning,
         )
         return None
