@@ -327,7 +327,7 @@ def simplex_threshold(y: Tensor, dim: int) -> Tensor:
 
 
 def _threshold_by_pairs(y: Tensor) -> Tensor:
-    """As above, along the last axis, from comparisons alone: a compiler makes one kernel of them."""
+    """As above, along the last axis, by comparisons: a compiler makes one kernel of them."""
     above = y.unsqueeze(-2) >= y.unsqueeze(-1)
     total = torch.where(above, y.unsqueeze(-2), 0.0).sum(-1)
     largest = ((total - 1) / above.sum(-1)).amax(-1)
