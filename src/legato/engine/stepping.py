@@ -59,7 +59,8 @@ class Stepping:
 
 
 _kept: OrderedDict[Any, Kept] = OrderedDict()
-_patterns: dict[Any, tuple[bool, ...]] = {}
+_patterns: OrderedDict[Any, tuple[bool, ...]] = OrderedDict()
+"""Which entries of a state turned out to be attached, as a first guess for the next call."""
 _lock = threading.Lock()
 
 
@@ -81,7 +82,8 @@ def stepping(
     leaves = tree.leaves(state)
     _require_one_device(leaves)
     attached = tuple(attach or (differentiate and t.requires_grad) for t in leaves)
-    hint = (type(algorithm), type(problem), differentiate, attached, tuple(t.shape for t in leaves))
+    kinds = tuple((t.shape, t.dtype) for t in leaves)
+    hint = (type(algorithm), type(problem), differentiate, attached, kinds)
     attached = _patterns.get(hint, attached)
     while True:
         one = _Step(problem, algorithm, state, leaves, attached, differentiate)
@@ -93,7 +95,8 @@ def stepping(
     if differentiate:
         _require_untangled([t for t in one.recording.outside.values() if t.requires_grad])
     adjoint = one.record_adjoint() if one.is_foreign else None
-    key = (one.recording.key, one.graph_key, tuple(one.outputs), attached, adjoint)
+    default = torch.get_default_dtype()  # which operations without a dtype take
+    key = (one.recording.key, one.graph_key, tuple(one.outputs), attached, adjoint, default)
     with _lock:
         kept = _kept.get(key)
         if kept is not None:
@@ -106,8 +109,9 @@ def stepping(
         with _lock:
             _patterns[hint] = attached
             kept = _kept.setdefault(key, kept)
-            while len(_kept) > KEPT:
-                _kept.popitem(last=False)
+            for remembered in (_kept, _patterns):
+                while len(remembered) > KEPT:
+                    remembered.popitem(last=False)
     return Stepping(kept, list(one.recording.outside.values()), attached)
 
 
