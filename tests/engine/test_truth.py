@@ -7,7 +7,6 @@ import legato as lg
 from engines import REPLAYED
 from problems import PROBLEMS, random
 
-
 NAMES = ["weighted lasso", "simplex least squares", "tv 1d", "smooth game"]
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.forking import renew_after_fork
 from legato.algorithms import Algorithm
 from legato.engine.machine import Builder, CapturedLoop, CapturedSweep
 from legato.engine.program import Adjoint, Program
@@ -61,12 +62,27 @@ class Stepping:
 _kept: OrderedDict[Any, Kept] = OrderedDict()
 _patterns: OrderedDict[Any, tuple[bool, ...]] = OrderedDict()
 """Which entries of a state turned out to be attached, as a first guess for the next call."""
-_lock = threading.Lock()
+
+
+class _Memory:
+    """The lock of what is remembered; a forked child begins with nothing."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        renew_after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self.lock = threading.Lock()
+        _kept.clear()
+        _patterns.clear()
+
+
+_memory = _Memory()
 
 
 def forget() -> None:
     """Drop all programs, and with them the memory of their graphs."""
-    with _lock:
+    with _memory.lock:
         _kept.clear()
         _patterns.clear()
 
@@ -97,7 +113,7 @@ def stepping(
     adjoint = one.record_adjoint() if one.is_foreign else None
     default = torch.get_default_dtype()  # which operations without a dtype take
     key = (one.recording.key, one.graph_key, tuple(one.outputs), attached, adjoint, default)
-    with _lock:
+    with _memory.lock:
         kept = _kept.get(key)
         if kept is not None:
             _kept.move_to_end(key)
@@ -106,7 +122,7 @@ def stepping(
     if kept is None:
         kept = Kept(one.program())
         one.require_repeatable(kept.program)
-        with _lock:
+        with _memory.lock:
             _patterns[hint] = attached
             kept = _kept.setdefault(key, kept)
             for remembered in (_kept, _patterns):
