@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from legato._support.tree import detach, tree_map
+from legato._support.tree import detach, rebuilt
 from legato.algorithms import Algorithm
 from legato.engine import Engine
 from legato.engine.switch import loop, recorded_step
@@ -109,7 +109,7 @@ def run(
         done = _run_by(engine, problem, algorithm, state, stop, batch)
         if done is not None:
             return done
-    watch = Watch(algorithm, batch, stop, goes_on=batch > 0)
+    watch = Watch(algorithm, batch, stop, goes_on=batch > 0 and algorithm.moves_apart)
     progress = watch.start(state)
     before, last = state, 0
     for number in range(1, stop.iterations + 1):
@@ -168,15 +168,20 @@ class Watch:
         if not self.goes_on:
             return Progress(after, largest, residual, reached, last.iterations + steps)
         return Progress(
-            tree_map(lambda old, new: self._where(held, old, new), last.state, after),
+            self._where(held, last.state, after),
             torch.where(held, last.largest, largest),
             torch.where(held, last.residual, residual),
             held | reached,
             torch.where(held, last.iterations, last.iterations + steps),
         )
 
-    def _where(self, held: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    def _where(self, held: Tensor, old: Any, new: Any) -> Any:
         """``old`` for elements that are held; what a state keeps for all of them goes on."""
+        if isinstance(old, tuple) or isinstance(new, tuple):
+            alike = isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new)
+            if not alike:  # iterations may add to a state, such as a factor
+                return new
+            return rebuilt(new, [self._where(held, o, n) for o, n in zip(old, new, strict=True)])
         if old is new or new.shape[: self.batch] != held.shape:
             return new
         return torch.where(held.reshape(held.shape + (1,) * (new.ndim - self.batch)), old, new)

@@ -127,5 +127,7 @@ def test_every_lock_of_ours_is_renewed():
             found[str(path.relative_to(SOURCES))] = "renew_after_fork(self._forget)" in text
         if path.name != "lazy.py":
             assert "cached_property" not in text, f"{path}: take legato._support.lazy"
-    assert len(found) == 3
+    of_graphs = found.pop("engine/machine.py")  # which a child, that cannot use CUDA, never sees
+    assert not of_graphs
+    assert len(found) == 4
     assert all(found.values()), found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,6 +51,9 @@ class Algorithm(ABC, Generic[P, S]):
     >>> algorithm.solution(state)
     tensor([2.0000, 0.0000])
     """
+
+    moves_apart: ClassVar[bool] = True
+    """Whether an element of a batch moves as it would alone, and may thus stop by itself."""
 
     @abstractmethod
     def init(self, problem: P, x0: Var | None) -> S:

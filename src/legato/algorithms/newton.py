@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,6 +67,8 @@ class Newton(Algorithm[Composite, Any]):
     >>> weight.grad.round(decimals=3)
     tensor(-0.8900)
     """
+
+    moves_apart: ClassVar[bool] = False  # one line search for all
 
     reuse: float = 0.3
     most: int = 60

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.forking import renew_after_fork
 from legato.algorithms import Algorithm
 from legato.engine.machine import Builder, CapturedLoop, CapturedSweep
 from legato.engine.program import Adjoint, Program
@@ -59,13 +60,29 @@ class Stepping:
 
 
 _kept: OrderedDict[Any, Kept] = OrderedDict()
-_patterns: dict[Any, tuple[bool, ...]] = {}
-_lock = threading.Lock()
+_patterns: OrderedDict[Any, tuple[bool, ...]] = OrderedDict()
+"""Which entries of a state turned out to be attached, as a first guess for the next call."""
+
+
+class _Memory:
+    """The lock of what is remembered; a forked child begins with nothing."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        renew_after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self.lock = threading.Lock()
+        _kept.clear()
+        _patterns.clear()
+
+
+_memory = _Memory()
 
 
 def forget() -> None:
     """Drop all programs, and with them the memory of their graphs."""
-    with _lock:
+    with _memory.lock:
         _kept.clear()
         _patterns.clear()
 
@@ -81,7 +98,8 @@ def stepping(
     leaves = tree.leaves(state)
     _require_one_device(leaves)
     attached = tuple(attach or (differentiate and t.requires_grad) for t in leaves)
-    hint = (type(algorithm), type(problem), differentiate, attached, tuple(t.shape for t in leaves))
+    kinds = tuple((t.shape, t.dtype) for t in leaves)
+    hint = (type(algorithm), type(problem), differentiate, attached, kinds)
     attached = _patterns.get(hint, attached)
     while True:
         one = _Step(problem, algorithm, state, leaves, attached, differentiate)
@@ -93,8 +111,9 @@ def stepping(
     if differentiate:
         _require_untangled([t for t in one.recording.outside.values() if t.requires_grad])
     adjoint = one.record_adjoint() if one.is_foreign else None
-    key = (one.recording.key, one.graph_key, tuple(one.outputs), attached, adjoint)
-    with _lock:
+    default = torch.get_default_dtype()  # which operations without a dtype take
+    key = (one.recording.key, one.graph_key, tuple(one.outputs), attached, adjoint, default)
+    with _memory.lock:
         kept = _kept.get(key)
         if kept is not None:
             _kept.move_to_end(key)
@@ -103,11 +122,12 @@ def stepping(
     if kept is None:
         kept = Kept(one.program())
         one.require_repeatable(kept.program)
-        with _lock:
+        with _memory.lock:
             _patterns[hint] = attached
             kept = _kept.setdefault(key, kept)
-            while len(_kept) > KEPT:
-                _kept.popitem(last=False)
+            for remembered in (_kept, _patterns):
+                while len(remembered) > KEPT:
+                    remembered.popitem(last=False)
     return Stepping(kept, list(one.recording.outside.values()), attached)
 
 

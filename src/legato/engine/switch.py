@@ -146,8 +146,8 @@ class _OrAsItIs:
 
 def engine_of(given: Engine | None) -> Engine | None:
     """The engine that was given, or that of the block around; None where steps run as usual."""
-    if torch.compiler.is_compiling():  # that compiler takes the steps itself
-        return None
+    if torch.compiler.is_compiling():
+        return None  # a compiler takes the steps as they are
     around = _chosen.get()
     engine = given if given is not None else (around[-1] if around else None)
     return None if engine is None or isinstance(engine, Eager) else engine
