@@ -208,7 +208,12 @@ class Linearisation:
         self._parameters = list(parameters)
         self._pull: tuple[list[Tensor], list[Tensor | None]] | None = None
         self._product = transposed(engine, problem, algorithm, self.state)
-        self.transposed = Transposed(self._transposed, engine if self._product else None)
+        self._engine = engine if self._product else None
+
+    @property
+    def transposed(self) -> Transposed:
+        """w ↦ A_xᵀw on rows; made anew, for one that is kept would keep itself alive."""
+        return Transposed(self._transposed, self._engine)
 
     def _transposed(self, w: Tensor) -> Tensor:
         r"""A_xᵀ as the fixed-point family needs it, on cotangents of mirror coordinates, as rows.
