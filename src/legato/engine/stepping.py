@@ -81,7 +81,10 @@ _memory = _Memory()
 
 
 def forget() -> None:
-    """Drop all programs, and with them the memory of their graphs."""
+    """Drop all programs, and with them the memory of their graphs.
+
+    >>> legato.engine.forget()
+    """
     with _memory.lock:
         _kept.clear()
         _patterns.clear()
