@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.compiling import UnrecordableError
 from legato._support.forking import renew_after_fork
 from legato.algorithms import Algorithm
 from legato.engine.machine import Builder, CapturedLoop, CapturedSweep
 from legato.engine.program import Adjoint, Program
-from legato.engine.recording import Recorder, Recording, UnrecordableError, recording
+from legato.engine.recording import Recorder, Recording, recording
 
 KEPT = 64
 """Programs that are remembered."""
