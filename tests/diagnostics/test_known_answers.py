@@ -355,7 +355,7 @@ def test_duplicated_features_have_no_unique_solution(inertia: float | lg.Nestero
 def test_memory_of_unrolling_grows_and_that_of_a_fixed_point_does_not() -> None:
     d = diagnosis("ill-conditioned lasso")
     assert d.row("Unroll()").peak_bytes > 5 * d.row(GMRES).peak_bytes
-    assert d.row("Unroll(last=100)").peak_bytes > 5 * d.row("Unroll(last=10)").peak_bytes
+    assert d.row("Unroll(last=100)").peak_bytes > 2 * d.row("Unroll(last=10)").peak_bytes
     assert d.row("Unroll(checkpoint='sqrt')").peak_bytes < d.row("Unroll()").peak_bytes / 5
 
 

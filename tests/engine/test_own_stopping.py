@@ -110,3 +110,23 @@ def test_saddles_of_a_batch(engine):
         assert one.iterations == int(batch.iterations[i])
         torch.testing.assert_close(batch.x[i], one.x, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(slopes[i], slope, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_elements_that_share_a_line_search_stop_together(count):
+    """Three is also how many numbers Newton keeps in its state for all of them."""
+    A = (
+        randn(count, 20, 4, seed=1)
+        * torch.logspace(0, 2, count, dtype=torch.float64)[:, None, None]
+    )
+    labels, weights = randn(count, 20, seed=2).sign(), torch.full((count, 1), 0.1).double()
+
+    def solve(i):
+        problem = lg.Composite(lg.Logistic(A[i], labels[i]), lg.SquaredNorm(weights[i]))
+        return lg.solve(problem, lg.Newton(), stop=lg.Stop(100, tol=1e-10))
+
+    batch = solve(slice(None))
+    assert bool(batch.converged.all())
+    assert len(set(batch.iterations.tolist())) == 1
+    for i in range(count):
+        torch.testing.assert_close(batch.x[i], solve(i).x, rtol=1e-8, atol=1e-10)

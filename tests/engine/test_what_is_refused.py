@@ -7,6 +7,7 @@ import torch
 import legato as lg
 import legato.engine
 from engines import REPLAYED, assert_alike, outcome
+from legato._support.compiling import UnrecordableError
 from makers import randn
 
 B = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
@@ -143,7 +144,7 @@ def test_a_tensor_outside_is_not_changed_by_the_attempt():
         return (0.5 * (x - B) ** 2).sum()
 
     seen.fill_(True)
-    with pytest.raises(legato.engine.recording.UnrecordableError, match="in place"):
+    with pytest.raises(UnrecordableError, match="in place"):
         legato.engine.stepping.stepping(
             smooth(marking), PLAIN, PLAIN.init(smooth(lambda x: (x**2).sum()), START),
             differentiate=False,
@@ -229,7 +230,7 @@ def test_states_that_change_their_shape():
     with torch.no_grad():
         problem = lg.Composite(lg.SquaredDistance(B))
         algorithm = Growing(0.1)
-        with pytest.raises(legato.engine.recording.UnrecordableError, match="shape"):
+        with pytest.raises(UnrecordableError, match="shape"):
             legato.engine.stepping.stepping(
                 problem, algorithm, algorithm.init(problem, START), differentiate=False
             )
@@ -242,6 +243,17 @@ def test_algorithms_that_look_at_values():
                    algorithm=searching)  # fmt: skip
     ridge = lg.Composite(lg.LeastSquares(A, randn(6)), lg.SquaredNorm(0.1))
     assert_refused(ridge, "it reads values", algorithm=lg.Newton(), stop=lg.Stop(3))
+
+
+def test_a_check_by_values_is_not_left_out():
+    """A geometry that couples entries refuses derivatives that have lost their digits."""
+    geometry, y = lg.Quartic(), randn(3, seed=4)
+    recorder = legato.engine.recording.Recorder([y])
+    with (
+        pytest.raises(UnrecordableError, match="checked by their values"),
+        legato.engine.recording.recording(recorder),
+    ):
+        lg.Geometry.inverse_metric(geometry, y, torch.ones_like(y))
 
 
 def test_a_subclass_of_tensor():

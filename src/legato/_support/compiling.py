@@ -58,6 +58,10 @@ def _mark(function: Any, **marks: Any) -> None:
 _recording = threading.local()
 
 
+class UnrecordableError(Exception):
+    """Why something cannot be done again from a recording."""
+
+
 @contextmanager
 def recorded() -> Iterator[None]:
     """Here operations are written down to be done again: values must not be read."""

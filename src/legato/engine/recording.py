@@ -17,11 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from legato._support.compiling import recorded
-
-
-class UnrecordableError(Exception):
-    """Why something cannot be done again from a recording."""
+from legato._support.compiling import UnrecordableError, recorded
 
 
 class Value(NamedTuple):

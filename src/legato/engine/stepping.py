@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.compiling import UnrecordableError
 from legato._support.forking import renew_after_fork
 from legato.algorithms import Algorithm
 from legato.engine.machine import Builder, CapturedLoop, CapturedSweep
 from legato.engine.program import Adjoint, Program
-from legato.engine.recording import Recorder, Recording, UnrecordableError, recording
+from legato.engine.recording import Recorder, Recording, recording
 
 KEPT = 64
 """Programs that are remembered."""
@@ -81,7 +82,10 @@ _memory = _Memory()
 
 
 def forget() -> None:
-    """Drop all programs, and with them the memory of their graphs."""
+    """Drop all programs, and with them the memory of their graphs.
+
+    >>> legato.engine.forget()
+    """
     with _memory.lock:
         _kept.clear()
         _patterns.clear()

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from legato._support import tree
 from legato._support.checks import inside_functional_transform, is_watched, require_whole
-from legato._support.compiling import is_being_recorded
+from legato._support.compiling import UnrecordableError, is_being_recorded
 from legato._support.telling import tell
 from legato.algorithms import Algorithm
 from legato.engine.machine import (
@@ -26,7 +26,6 @@ from legato.engine.machine import (
     Sweep,
     Tape,
 )
-from legato.engine.recording import UnrecordableError
 from legato.engine.stepping import Kept, Stepping, stepping
 from legato.errors import EagerWarning
 

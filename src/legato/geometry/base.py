@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import is_concrete, wide_norm
+from legato._support.compiling import UnrecordableError, is_being_recorded
 from legato._support.holding import Holder
 from legato._support.tree import Var, inner, sum_beyond, tree_map
 from legato.errors import DomainError, GradientError
@@ -106,6 +107,8 @@ class Geometry(Holder, ABC):
         if self.coupled != 0:
             unknown = unknown.any(self._coupled_axes(v), keepdim=True)
         out = torch.where(torch.isfinite(out) | unknown, out, torch.zeros_like(out))
+        if self.coupled != 0 and is_being_recorded():
+            raise UnrecordableError(f"derivatives in {self!r} are checked by their values")
         if self.coupled != 0 and is_concrete():
             self._require_way_back(y, v, out)
         return out
