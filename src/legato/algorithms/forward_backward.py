@@ -18,6 +18,7 @@ from legato._support.tree import Var, tree_map
 from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm, SplitStep, is_euclidean
 from legato.algorithms.start import (
+    as_step,
     constant_where_coupled,
     fitted,
     mirror_start,
@@ -206,7 +207,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         if self.step_size is None:
             return self._derived_step(problem, x)
         self._require_stable(problem)
-        return torch.as_tensor(self.step_size, dtype=like.dtype).detach().to(like)
+        return as_step(self.step_size, like)
 
     def _derived_step(self, problem: Composite, x: Var) -> Tensor:
         L = problem.smooth.lipschitz()

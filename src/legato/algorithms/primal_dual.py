@@ -14,6 +14,7 @@ from legato._support.checks import as_number, is_concrete
 from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.base import Algorithm, is_euclidean
 from legato.algorithms.start import (
+    as_step,
     constant_where_coupled,
     fitted,
     mirror_start,
@@ -185,17 +186,17 @@ class PrimalDual(Algorithm[Saddle, Any]):
         if self.precondition:
             return self._diagonal_steps(problem, x, image, L)
         K = problem.operator.norm(x) if self.norm is None else self.norm
-        K = torch.as_tensor(K, dtype=like.dtype).detach().to(like)
+        K = as_step(K, like)
         K = torch.where(K > 0, K, torch.ones_like(K))  # K = 0 couples nothing: any step will do
         if self.tau is not None and self.sigma is not None:
             self._require_stable(problem, K, L)
             given = (self.tau, self.sigma)
-            return Steps(*(torch.as_tensor(s, dtype=like.dtype).detach().to(like) for s in given))
+            return Steps(*(as_step(s, like) for s in given))
         m, n = self._require_moduli(problem)
         K_x, K_y = self._for_primal(problem, K), self._for_dual(problem, K)
         dual = problem.conjugate
         if self.tau is not None:
-            tau = torch.as_tensor(self.tau, dtype=like.dtype).detach().to(like)
+            tau = as_step(self.tau, like)
             room = m / tau - L
             if is_concrete() and not bool((room > 0).all()):
                 raise StepError(
@@ -205,7 +206,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
             least = as_number(room.amin()) if room.ndim else room
             return Steps(tau, tree_map(lambda k: n * least / k**2, K_y))
         if self.sigma is not None:
-            sigma = torch.as_tensor(self.sigma, dtype=like.dtype).detach().to(like)
+            sigma = as_step(self.sigma, like)
             most = sigma.amax()
             bound = constant_where_coupled(most * K_x**2 / n + L, problem.nonsmooth, x)
             return Steps(m / bound, sigma)
@@ -238,7 +239,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
                     "‖K‖², or the constant, as in Smooth(callable, constant=L)."
                 )
             L = 0.0
-        return torch.as_tensor(L).detach().to(like)
+        return as_step(L, like)
 
     def _moduli(self, problem: Saddle) -> tuple[Any, Any]:
         return (

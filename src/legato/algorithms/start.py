@@ -115,6 +115,13 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
         )
 
 
+def as_step(value: Any, like: Tensor) -> Tensor:
+    """A given step as a tensor beside ``like``; a number needs no copy, which none captures."""
+    if isinstance(value, Tensor):
+        return value.detach().to(like)
+    return like.new_full((), float(value)).detach()
+
+
 def require_positive_step(step: object, name: str) -> None:
     """Refuse zero, negative and NaN steps, and arrays."""
     if isinstance(step, Tensor) or hasattr(step, "__array__"):

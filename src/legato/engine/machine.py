@@ -29,8 +29,19 @@ class Builder:
     block: int
     made: dict[Any, Function] = field(default_factory=dict)
 
-    def prologue(self) -> Function:
-        return self._once("prologue", self.program.prologue)
+    def prologue(self, *outside: Tensor) -> tuple[Tensor, ...]:
+        """Constants of the steps; already computed where they begin on the host of a GPU."""
+        if self.program.begins_on_host:
+            return outside
+        results: tuple[Tensor, ...] = self._once("prologue", self.program.prologue)(*outside)
+        return results
+
+    def prepared(self, outside: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What is given to loops and sweeps: the tensors from outside, or the constants."""
+        if not self.program.begins_on_host:
+            return outside
+        constants: Sequence[Tensor] = self._once("prologue", self.program.prologue)(*outside)
+        return constants
 
     def steps(self, count: int, *, saving: bool = False) -> Function:
         return self._once(
@@ -65,7 +76,7 @@ class Loop:
 
     def __init__(self, builder: Builder, iterations: int) -> None:
         self._width = len(builder.program.inputs)
-        self._prologue = builder.prologue()
+        self._prologue = builder.prologue
         self._blocks = [builder.steps(n) for n in builder.lengths(iterations)]
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -83,7 +94,7 @@ class Sweep:
 
     def __init__(self, builder: Builder, iterations: int) -> None:
         self._width = len(builder.program.inputs)
-        self._prologue = builder.prologue()
+        self._prologue = builder.prologue
         lengths = builder.lengths(iterations)
         self._there = [builder.steps(n, saving=True) for n in lengths]
         self._back = [builder.pulls(n) for n in reversed(lengths)]
@@ -116,6 +127,9 @@ class Sweep:
 # --- CUDA graphs ---------------------------------------------------------------------------------
 
 
+_CAPTURING = threading.Lock()
+
+
 class Graph:
     """A function of tensors as a CUDA graph: a call copies its arguments in and replays it."""
 
@@ -130,7 +144,11 @@ class Graph:
                 function(*self._inputs)  # compiles, and lets libraries take their workspace
             torch.cuda.current_stream().wait_stream(side)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            # Beginning a capture waits for the device, which no other capture allows.
+            with (
+                _CAPTURING,
+                torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"),
+            ):
                 self._outputs = function(*self._inputs)
             self._device = device.index if device.index is not None else torch.cuda.current_device()
             self._stream = self._stream_now()
@@ -142,7 +160,7 @@ class Graph:
     def __call__(self, *tensors: Tensor) -> Any:
         stream = self._stream_now()
         if stream != self._stream:  # the other one may still read the last call's results
-            torch.cuda.synchronize(self._device)
+            torch.cuda.ExternalStream(self._stream, device=self._device).synchronize()
             self._stream = stream
         if self._alike(tensors):
             torch._foreach_copy_(self._inputs, list(tensors))

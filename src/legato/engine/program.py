@@ -53,6 +53,7 @@ class Program:
         used = {n for o in self._loop for n in o.takes} | set(asked)
         self.constants = tuple(n for n in (*self.outside, *sorted(fixed)) if n in used)
         """Numbers of what every step takes besides the state."""
+        self.begins_on_host = any(_is_made_on_host(o) for o in needed if set(o.gives) <= fixed)
         self._forward = self._behind(self.outputs, self._loop)
         self._backward: list[Operation] = []
         self.saved: tuple[int, ...] = ()
@@ -151,6 +152,12 @@ def _independent(operations: Sequence[Operation], outside: Sequence[int]) -> set
         if known.issuperset(one.takes):
             known.update(one.gives)
     return known.difference(outside)
+
+
+def _is_made_on_host(one: Operation) -> bool:
+    """Whether a tensor comes from nowhere, and not on a GPU: its way there cannot be captured."""
+    device = dict(one.kwargs).get("device")
+    return not one.takes and (device is None or torch.device(device).type == "cpu")
 
 
 class _Builder:

@@ -173,8 +173,8 @@ def loop(engine: Engine, step: Stepping, state: Any, iterations: int) -> tuple[A
     """The last two states after some steps, without derivatives."""
     leaves = [t.detach() for t in tree.leaves(state)]
     builder = _builder(step.kept, engine, iterations)
-    inputs = (*leaves, *(t.detach() for t in step.outside))
     with torch.no_grad():
+        inputs = (*leaves, *builder.prepared([t.detach() for t in step.outside]))
         if _captures(inputs):
             key = (iterations, builder.block, repr(engine))
             with step.kept.lock:
@@ -199,9 +199,10 @@ def sweep(
     engine: Engine, step: Stepping, state: Sequence[Tensor], iterations: int
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tape | OpenTape]:
     """The last two states after some steps, as leaves, and the tape that differentiates them."""
-    inputs = [t.detach() for t in (*state, *step.outside)]
     builder, width = _builder(step.kept, engine, iterations), len(state)
     with torch.no_grad():
+        outside = builder.prepared([t.detach() for t in step.outside])
+        inputs = [*(t.detach() for t in state), *outside]
         if not _captures(inputs):
             opened = Sweep(builder, iterations)
             both, content = opened.forward(*inputs)

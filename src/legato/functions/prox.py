@@ -437,6 +437,8 @@ def _clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
     torch.clamp has none in lo: a weight of exactly zero would not get its one-sided derivative. On
     an end, y = lo < hi or y = hi > lo, it is y; where y = lo = hi it is the mean of the ends.
     """
+    # A number may be kept on the host.
+    lo, hi = (e.to(y.device) if isinstance(e, Tensor) else e for e in (lo, hi))
     ends = [end for end in (lo, hi) if isinstance(end, Tensor)]
     if not ends:
         return torch.clamp(y, lo, hi) if lo < hi else lo + 0 * y.detach()  # which keeps NaN
