@@ -205,10 +205,9 @@ def measure(row: Row, truth: Row, rounds: int, device: str, names: list[str]) ->
     if rival is not None:
         tasks["jax forward"], tasks["jax unroll"] = rival
     times = {name: Times() for name in tasks}
-    for task in tasks.values():
+    for name, task in tasks.items():  # each in a row, as a training loop calls it
         warm_up(task, device)
-    for _ in range(rounds):
-        for name, task in tasks.items():
+        for _ in range(rounds):
             times[name].measure(task, device)
     return {
         "milliseconds": {name: round(t.median, 3) for name, t in times.items()},

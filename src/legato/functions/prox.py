@@ -23,7 +23,6 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import cheap_to_read, is_concrete, may_be_differentiated
-from legato._support.compiling import is_being_recorded
 from legato._support.tree import Var, map_steps, tree_map
 from legato.errors import InputError, MissingProxError
 from legato.functions.affine import Equality, Zero
@@ -317,21 +316,11 @@ def simplex_threshold(y: Tensor, dim: int) -> Tensor:
             total = total + parts[k]
             threshold = torch.maximum(threshold, (total - 1) / (k + 1))
         return threshold.unsqueeze(dim)
-    if count <= 64 and y.is_cuda and is_being_recorded():
-        return _threshold_by_pairs(y.movedim(dim, -1)).unsqueeze(dim)
     ordered = y.sort(dim=dim, descending=True).values
     shape = [1] * y.ndim
     shape[dim] = -1
     rank = torch.arange(1, count + 1, device=y.device, dtype=y.dtype).reshape(shape)
     return ((ordered.cumsum(dim) - 1) / rank).amax(dim, keepdim=True)
-
-
-def _threshold_by_pairs(y: Tensor) -> Tensor:
-    """As above, along the last axis, by comparisons: a compiler makes one kernel of them."""
-    above = y.unsqueeze(-2) >= y.unsqueeze(-1)
-    total = torch.where(above, y.unsqueeze(-2), 0.0).sum(-1)
-    largest = ((total - 1) / above.sum(-1)).amax(-1)
-    return largest + 0 * y.sum(-1)  # NaN compares with nothing, and stays
 
 
 # --- entropies ------------------------------------------------------------------------------------
