@@ -194,16 +194,16 @@ def measure(row: Row, truth: Row, rounds: int, device: str, names: list[str]) ->
     errors: dict[str, Any] = {}
     for name in names:
         engine = ENGINES[name]
-        tasks[f"{name} forward"] = lambda e=engine: row.forward(e)
+        tasks[f"{name}_forward"] = lambda e=engine: row.forward(e)
         for kind, gradient in gradients.items():
-            tasks[f"{name} {kind}"] = lambda e=engine, g=gradient: row.both(e, g)
+            tasks[f"{name}_{kind}"] = lambda e=engine, g=gradient: row.both(e, g)
             began = time.perf_counter()
             got = row.both(engine, gradient)
-            first[f"{name} {kind}"] = round(time.perf_counter() - began, 2)
-            errors[f"{name} {kind}"] = relative_errors(("x", "gradient"), got, true[kind])
+            first[f"{name}_{kind}"] = round(time.perf_counter() - began, 2)
+            errors[f"{name}_{kind}"] = relative_errors(("x", "gradient"), got, true[kind])
     rival = row.rival() if row.rival is not None and _has_jax() else None
     if rival is not None:
-        tasks["jax forward"], tasks["jax unroll"] = rival
+        tasks["jax_forward"], tasks["jax_unroll"] = rival
     times = {name: Times() for name in tasks}
     for name, task in tasks.items():  # each in a row, as a training loop calls it
         warm_up(task, device)

@@ -226,7 +226,9 @@ class _Step:
         arrived = [None if g is None else recorder.number(g) for g in results]
         if set(self.recording.outside) != known:
             raise UnrecordableError("its backward pass uses tensors that the forward pass does not")
-        pulled, gradients = tuple(arrived[: len(state)]), tuple(arrived[len(state) :])
+        pulled, leaving = tuple(arrived[: len(state)]), arrived[len(state) :]
+        # What is learned on the host gets its gradient once, after all steps.
+        gradients = tuple(_before_leaving(self.recording, n) for n in leaving)
         self._adjoint = Adjoint(tuple(state), numbers, pulled, tuple(learned), gradients)
         return self._adjoint
 
@@ -270,6 +272,16 @@ class _Step:
         for got, true in zip(results[len(self._after) :], second._after, strict=True):
             if not _same(got, true.detach()):
                 raise UnrecordableError("the recorded step gives other values than the step itself")
+
+
+def _before_leaving(recording: Recording, number: int | None) -> int | None:
+    """The number of a gradient before it was brought to the host."""
+    copy = torch.ops.aten._to_copy.default
+    for one in reversed(recording.operations):
+        brought = one.gives == (number,) and one.target is copy
+        if brought and dict(one.kwargs).keys() == {"device"}:
+            return int(one.takes[0])
+    return number
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

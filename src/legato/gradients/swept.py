@@ -83,7 +83,10 @@ class _Swept(torch.autograd.Function):
             raise changed_since("A tensor of the problem or of its start is not what it was")
         attached = sweeping.step.attached
         cotangents = [g for g, a in zip(grads, attached, strict=True) if a]
-        zeros = [torch.zeros_like(t) for t in sweeping.step.learned]
+        learned = sweeping.step.learned
+        zeros = [torch.zeros_like(t) for t in learned]
         with full_precision(), torch.no_grad():
             results = sweeping.tape.reverse(*cotangents, *zeros)
-        return (None, *results)
+        first = len(cotangents)
+        found = [g.to(t.device) for g, t in zip(results[first:], learned, strict=True)]
+        return (None, *results[:first], *found)
