@@ -51,6 +51,23 @@ def test_a_batch_is_its_elements(gradient, inertia, engine):
 
 
 @ENGINES
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lg.Unroll(), lg.Unroll(checkpoint="sqrt")),
+        (lg.Unroll(), lg.Unroll(tol=1e-14)),
+        (lg.Unroll(last=8), lg.Unroll(last=8, checkpoint=3)),
+    ],
+    ids=repr,
+)
+def test_elements_of_their_own_length_are_swept_alike(one, other, engine):
+    algorithm = lg.ForwardBackward()
+    found = [lasso(MATRICES, DATA, WEIGHTS, algorithm, g, engine) for g in (one, other)]
+    assert len(set(found[0][0].iterations.tolist())) > 1
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
+
+
+@ENGINES
 @pytest.mark.filterwarnings("ignore::legato.errors.NotConvergedWarning")
 @pytest.mark.parametrize("every", [1, 7, 5000])
 def test_looking_now_and_then(every, engine):

@@ -180,7 +180,9 @@ class _Segment:
         if self.end is None:
             self.end = end  # which the next segment starts from: no further memory
             return
-        off, size = tree.norm(tree.tree_map(torch.sub, end, self.end)), tree.norm(self.end)
+        both = zip(tree.leaves(end), tree.leaves(self.end), strict=True)
+        pairs = [(a, b) for a, b in both if a.is_floating_point()]  # not what only counts
+        off, size = tree.norm(tuple(a - b for a, b in pairs)), tree.norm(tuple(b for _, b in pairs))
         if bool(off > math.sqrt(torch.finfo(off.dtype).eps) * size):
             raise changed_since(
                 f"{self.length} iterations, computed again from a checkpoint, end "
