@@ -1,5 +1,7 @@
 """What cannot be done again from a recording runs step by step, with the reason in words."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -272,3 +274,25 @@ def test_the_words_speak_of_the_solve():
         "Replayed() runs this solve step by step: it reads values while it runs (Tensor.numpy)."
     )
     assert set(found.reasons) == {expected}
+
+
+@pytest.mark.parametrize("gradient", [lg.Unroll(), lg.Implicit()], ids=repr)
+def test_a_graph_that_cannot_be_captured(gradient, monkeypatch):
+    """Out of memory, say: the recorded operations run one by one, with a word."""
+
+    def fails(self, *args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+
+    monkeypatch.setattr(legato.engine.machine.Graph, "_capture", fails)
+    monkeypatch.setattr(legato.engine.switch, "_captures", lambda tensors: True)
+    found = []
+    for engine in (lg.Eager(), lg.Replayed()):
+        weight = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+        energy = lg.SquaredDistance(torch.tensor([1.0, 0.2], dtype=torch.float64)) + lg.L1(weight)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            x = lg.solve(energy, gradient=gradient, stop=lg.Stop(40), engine=engine).x
+            x.sum().backward()
+        found.append((x.detach(), weight.grad, {str(w.message) for w in said}))
+    assert any("without a CUDA graph" in text and "3 GiB" in text for text in found[1][2])
+    torch.testing.assert_close(found[0][:2], found[1][:2])

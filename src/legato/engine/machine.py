@@ -130,10 +130,20 @@ class Sweep:
 _CAPTURING = threading.Lock()
 
 
+class CaptureError(Exception):
+    """Why there is no CUDA graph: out of memory, or an operation that cannot be captured."""
+
+
 class Graph:
     """A function of tensors as a CUDA graph: a call copies its arguments in and replays it."""
 
     def __init__(self, function: Function, examples: Sequence[Tensor], pool: Any = None) -> None:
+        try:
+            self._capture(function, examples, pool)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            raise CaptureError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+
+    def _capture(self, function: Function, examples: Sequence[Tensor], pool: Any) -> None:
         device = next(t.device for t in examples if t.device.type == "cuda")
         with torch.cuda.device(device):
             # A number kept on the host would be frozen into the kernels that read it.
@@ -242,18 +252,26 @@ class CapturedSweep:
         with self.lock:
             if self._back is None:
                 self._back = self._captured(self._sweep.reverse, arriving)
+            if self._back is None:
+                return self._sweep.reverse(self._tape, *arriving)
             return self._back.copied(*arriving)
 
     def product(self, *cotangents: Tensor) -> tuple[Tensor, ...]:
         with self.lock:
             if self._product is None:
                 self._product = self._captured(self._sweep.product, cotangents)
+            if self._product is None:
+                return self._sweep.product(self._tape, *cotangents)
             return self._product.copied(*cotangents)
 
-    def _captured(self, function: Function, examples: Sequence[Tensor]) -> Graph:
+    def _captured(self, function: Function, examples: Sequence[Tensor]) -> Graph | None:
+        """None where that fails: the tape can be read without."""
         assert self._there is not None
         tape = self._tape
-        return Graph(lambda *tensors: function(tape, *tensors), examples, self._there.pool)
+        try:
+            return Graph(lambda *tensors: function(tape, *tensors), examples, self._there.pool)
+        except CaptureError:
+            return None
 
 
 class Tape:

@@ -21,6 +21,7 @@ from legato.engine.machine import (
     Builder,
     CapturedLoop,
     CapturedSweep,
+    CaptureError,
     Loop,
     OpenTape,
     Sweep,
@@ -180,7 +181,11 @@ def loop(engine: Engine, step: Stepping, state: Any, iterations: int) -> tuple[A
             with step.kept.lock:
                 if key not in step.kept.loops:
                     step.kept.loops[key] = CapturedLoop(builder, iterations)
-            both = step.kept.loops[key](*inputs)
+            try:
+                both = step.kept.loops[key](*inputs)
+            except CaptureError as reason:
+                _tell_uncaptured(engine, reason)
+                both = Loop(builder, iterations)(*inputs)
         else:
             both = Loop(builder, iterations)(*inputs)
     width = len(leaves)
@@ -203,17 +208,26 @@ def sweep(
     with torch.no_grad():
         outside = builder.prepared([t.detach() for t in step.outside])
         inputs = [*(t.detach() for t in state), *outside]
-        if not _captures(inputs):
-            opened = Sweep(builder, iterations)
-            both, content = opened.forward(*inputs)
-            return both[:width], both[width:], OpenTape(opened, content)
-        captured = _free_sweep(step.kept, builder, (iterations, builder.block, repr(engine)))
-        try:
-            tape = captured.hold()
-            both = captured.forward(*inputs)
-        finally:
-            captured.lock.release()
-    return both[:width], both[width:], tape
+        if _captures(inputs):
+            captured = _free_sweep(step.kept, builder, (iterations, builder.block, repr(engine)))
+            try:
+                tape = captured.hold()
+                both = captured.forward(*inputs)
+                return both[:width], both[width:], tape
+            except CaptureError as reason:
+                _tell_uncaptured(engine, reason)
+            finally:
+                captured.lock.release()
+        opened = Sweep(builder, iterations)
+        both, content = opened.forward(*inputs)
+        return both[:width], both[width:], OpenTape(opened, content)
+
+
+def _tell_uncaptured(engine: Engine, reason: CaptureError) -> None:
+    tell(
+        f"{engine!r} runs this solve without a CUDA graph, each operation by itself: {reason}",
+        EagerWarning,
+    )
 
 
 def transposed(
