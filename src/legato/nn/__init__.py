@@ -9,6 +9,7 @@ from legato.nn.least_squares import (
 from legato.nn.matrix_game import MatrixGame, MatrixGameOutput
 from legato.nn.noise import noise_level
 from legato.nn.potts import Potts, PottsOutput, PottsState
+from legato.nn.programs import ProgramOutput, ProgramStatus, QuadraticProgram
 from legato.nn.segmentation import (
     ContrastWeights,
     FineFeatures,
@@ -35,6 +36,9 @@ __all__ = [
     "Potts",
     "PottsOutput",
     "PottsState",
+    "ProgramOutput",
+    "ProgramStatus",
+    "QuadraticProgram",
     "Scale",
     "SimplexLeastSquares",
     "SoftmaxLoss",

@@ -1,0 +1,142 @@
+"""Interior point until the active set shows, then the active set, for all instances at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from legato.nn.programs.active_set import Candidate, judge, polish
+from legato.nn.programs.certificates import descent_ray, farkas
+from legato.nn.programs.interior_point import Point, start, step
+from legato.nn.programs.program import Program, largest
+
+_TRIALS = (1e-4, 1e-6, 1e-8, 1e-10)
+"""Distances of the interior point at which its active set is tried."""
+_EXACT = 1e-12
+"""KKT residual, relative and in scaled units, below which a point counts as the solution."""
+_STEPS = 6
+"""Active sets that a trial follows."""
+_PATIENCE = 15
+"""Steps without coming nearer, after which the nearest point is kept."""
+_FLOOR = 1e-14
+_STALLED = 1e-8
+"""A step shorter than this leads nowhere."""
+
+
+class ProgramStatus(IntEnum):
+    """How a solve of one instance ended."""
+
+    SOLVED = 0
+    LIMIT = 1
+    INFEASIBLE = 2
+    UNBOUNDED = 3
+
+
+@dataclass
+class Found:
+    """What the solver found for every instance, in the units it was given."""
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    active: Tensor
+    residual: Tensor
+    status: Tensor
+    iterations: Tensor
+
+
+def solve(P: Program, limit: int) -> Found:
+    """The solutions of a folded and scaled program; its instances leave as they are done."""
+    B, device = P.size, P.c.device
+    inequalities = P.sides()[0].shape[-1]
+    best = Found(
+        torch.full_like(P.c, torch.nan),
+        torch.full_like(P.b, torch.nan),
+        P.c.new_full((B, inequalities), torch.nan),
+        torch.zeros(B, inequalities, dtype=torch.bool, device=device),
+        P.c.new_full((B,), torch.inf),
+        torch.full((B,), int(ProgramStatus.LIMIT), device=device),
+        torch.zeros(B, dtype=torch.long, device=device),
+    )
+    left = torch.arange(B, device=device)
+    part, at = P, start(P)
+    trials = torch.zeros(B, dtype=torch.long, device=device)
+    since, closest, nearest = (
+        torch.zeros_like(trials),
+        torch.full_like(best.residual, torch.inf),
+        at,
+    )
+    levels = P.c.new_tensor([*_TRIALS, -1.0, -1.0])
+    for iteration in range(limit):
+        before = at
+        at, progress = step(part, before)
+        nearer = progress.distance < closest
+        closest = torch.where(nearer, progress.distance, closest)
+        nearest = _replaced(nearest, before, nearer)
+        since = torch.where(nearer, 0, since + 1)
+        stalled = (progress.step < _STALLED) | (since >= _PATIENCE) | (closest <= _FLOOR)
+        last = stalled if iteration < limit - 1 else torch.ones_like(stalled)
+        ready = (progress.distance <= levels[trials]) | last
+        done = last
+        ready_at = ready.nonzero().squeeze(-1)
+        if ready_at.shape[0]:
+            some = nearest.take(ready_at)
+            sub = part.take(ready_at)
+            _, on = sub.sides()
+            candidate = polish(sub, (some.z > some.s) & on, _STEPS, _EXACT)
+            _keep(best, candidate, left[ready_at])
+            trials[ready_at] += 1
+            arrived = torch.zeros_like(done)
+            arrived[ready_at] = candidate.residual <= _EXACT
+            done = done | arrived
+        no_point = farkas(part, at.y, at.z) | farkas(part, at.y - before.y, at.z - before.z)
+        ray_x, ray_dx = descent_ray(part, at.x), descent_ray(part, at.x - before.x)
+        best.iterations[left] = iteration + 1
+        ended = done | ((no_point | ray_x | ray_dx) & ~ready)
+        if bool(ended.any()):
+            proofs = ~(best.residual[left] <= _EXACT)
+            _note(best, left, no_point & proofs & ended, at.y, at.z, before)
+            rays = (ray_x | ray_dx) & ~no_point & proofs & ended
+            best.status[left[rays]] = int(ProgramStatus.UNBOUNDED)
+            best.x[left[rays]] = torch.where(ray_x[:, None], at.x, at.x - before.x)[rays]
+            _fall_back(best, part, nearest, left, ended & ~no_point & ~rays)
+            stay = (~ended).nonzero().squeeze(-1)
+            if stay.shape[0] == 0:
+                break
+            left, part, at, trials = left[stay], part.take(stay), at.take(stay), trials[stay]
+            since, closest, nearest = since[stay], closest[stay], nearest.take(stay)
+    return best
+
+
+def _keep(best: Found, candidate: Candidate, where: Tensor) -> None:
+    better = candidate.residual < best.residual[where]
+    w = where[better]
+    best.x[w], best.y[w], best.z[w] = candidate.x[better], candidate.y[better], candidate.z[better]
+    best.active[w], best.residual[w] = candidate.active[better], candidate.residual[better]
+
+
+def _fall_back(best: Found, part: Program, at: Point, left: Tensor, which: Tensor) -> None:
+    """Where no active set was right, the interior point itself, if it is nearer."""
+    chosen = which.nonzero().squeeze(-1)
+    if chosen.shape[0] == 0:
+        return
+    sub, point = part.take(chosen), at.take(chosen)
+    _, on = sub.sides()
+    product = largest(point.s * point.z * on) if on.shape[-1] else point.x.new_zeros(len(chosen))
+    residual = torch.maximum(judge(sub, point.x, point.y, point.z), product)
+    active = (point.z > point.s) & on
+    _keep(best, Candidate(point.x, point.y, point.z, active, residual), left[chosen])
+
+
+def _note(best: Found, left: Tensor, which: Tensor, y: Tensor, z: Tensor, before: Point) -> None:
+    w = left[which]
+    best.status[w] = int(ProgramStatus.INFEASIBLE)
+    best.y[w], best.z[w] = y[which], z[which]
+
+
+def _replaced(old: Point, new: Point, which: Tensor) -> Point:
+    w = which.unsqueeze(-1)
+    return Point(*(torch.where(w, getattr(new, k), getattr(old, k)) for k in ("x", "y", "s", "z")))
