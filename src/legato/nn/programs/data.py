@@ -182,12 +182,16 @@ def batched(tensors: dict[str, Tensor], shapes: Shapes) -> Program:
     """The program in float64, one leading axis; what instances share is expanded, not copied."""
     n, size = shapes.n, shapes.size
     some = next(iter(tensors.values()))
+    bounded = "lo" in tensors or "hi" in tensors
 
     def spread(name: str, absent: tuple[int, ...], fill: float) -> Tensor:
         if name not in tensors:
             return some.new_full((), fill, dtype=torch.float64).expand(size, *absent)
         value = tensors[name].detach().double()
-        value = (value + value.mT) / 2 if name == "Q" else value
+        if name == "Q":
+            value = (value + value.mT) / 2
+        elif name in ("A", "G") and bounded:
+            value = value.clone()  # the backward pass reads them again, whatever became of them
         tail = 2 if name in _MATRICES else 1
         value = value.expand(*shapes.batch, *value.shape[-tail:])
         return value.reshape(size, *value.shape[-tail:])
@@ -201,5 +205,5 @@ def batched(tensors: dict[str, Tensor], shapes: Shapes) -> Program:
         spread("h", (0,), 0.0),
         spread("lo", (n,), -torch.inf),
         spread("hi", (n,), torch.inf),
-        "lo" in tensors or "hi" in tensors,
+        bounded,
     )

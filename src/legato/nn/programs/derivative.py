@@ -135,7 +135,7 @@ class Differentiable(torch.autograd.Function):
 
 def _reduced(value: Tensor, shape: torch.Size, batch: tuple[int, ...]) -> Tensor:
     """Summed over the axes along which the datum was shared."""
-    return value.reshape(*batch, *value.shape[1:]).sum_to_size(shape)
+    return value.reshape((*batch, *value.shape[1:])).sum_to_size(shape)
 
 
 def _tell_missed(error: Tensor) -> None:

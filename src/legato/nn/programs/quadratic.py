@@ -164,7 +164,7 @@ def solve_programs(
 
     def out(value: Tensor) -> Tensor:
         kept = value.to(like.dtype) if value.is_floating_point() else value
-        return kept.reshape(*shapes.batch, *value.shape[1:])
+        return kept.reshape((*shapes.batch, *value.shape[1:]))
 
     record = ProgramOutput(
         x=out(torch.where(nothing, torch.nan, x)),

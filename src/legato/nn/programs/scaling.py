@@ -47,6 +47,14 @@ def _root(norms: Tensor) -> Tensor:
     return torch.where(norms > 0, norms, 1.0).rsqrt()
 
 
+def _length(sides: Tensor) -> Tensor:
+    """The geometric mean of what is neither zero nor infinite: the size that x will have."""
+    size = sides.abs()
+    counted = torch.isfinite(size) & (size > 0)
+    logs = torch.where(counted, size, 1.0).log()
+    return (logs.sum(-1) / counted.sum(-1).clamp(min=1)).exp()
+
+
 def scaled(program: Program) -> tuple[Program, Scaling]:
     """The program in better units, after Ruiz (2001); data that are even already stay so."""
     P = program
@@ -63,6 +71,8 @@ def scaled(program: Program) -> tuple[Program, Scaling]:
         Q = Q * d.unsqueeze(-1) * d.unsqueeze(-2)
         A, G = A * e_A.unsqueeze(-1) * d.unsqueeze(-2), G * e_G.unsqueeze(-1) * d.unsqueeze(-2)
         D, E_A, E_G = D * d, E_A * e_A, E_G * e_G
+    unit = _length(torch.cat([P.b * E_A, P.h * E_G, P.lo / D, P.hi / D], -1)).unsqueeze(-1)
+    D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * unit.unsqueeze(-1) ** 2
     c = P.c * D
     size = torch.maximum(_norms(Q, -1).mean(-1), largest(c))
     sigma = 1 / torch.where(size > 0, size, 1.0)
