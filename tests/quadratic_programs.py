@@ -58,7 +58,7 @@ def kkt_violation(one, x, y, z):
 
 
 def kkt_gradient(one, x, y, z, w):
-    """The derivative of wᵀx in all data, from the KKT equations with complementarity z·(Cx − d) = 0.
+    """The derivative of wᵀx in all data, from the KKT equations with z·(Cx − d) = 0.
 
     No active set is chosen: the matrix is regular where complementarity is strict and active
     constraints are independent.

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+
+from legato.nn import QuadraticProgram
 from quadratic_programs import (
     by_clarabel,
     instance,
@@ -12,13 +14,11 @@ from quadratic_programs import (
     random_programs,
 )
 
-from legato.nn import QuadraticProgram
-
 SIZES = {
-    "rows": dict(n=6, p=0, m=8, bounds=False),
-    "equations": dict(n=6, p=3, m=0, bounds=False),
-    "box": dict(n=6, p=0, m=0, bounds=True),
-    "all": dict(n=7, p=2, m=5, bounds=True),
+    "rows": {"n": 6, "p": 0, "m": 8, "bounds": False},
+    "equations": {"n": 6, "p": 3, "m": 0, "bounds": False},
+    "box": {"n": 6, "p": 0, "m": 0, "bounds": True},
+    "all": {"n": 7, "p": 2, "m": 5, "bounds": True},
 }
 
 

@@ -47,12 +47,12 @@ def _root(norms: Tensor) -> Tensor:
     return torch.where(norms > 0, norms, 1.0).rsqrt()
 
 
-def _length(sides: Tensor) -> Tensor:
-    """The geometric mean of what is neither zero nor infinite: the size that x will have."""
-    size = sides.abs()
-    counted = torch.isfinite(size) & (size > 0)
-    logs = torch.where(counted, size, 1.0).log()
-    return (logs.sum(-1) / counted.sum(-1).clamp(min=1)).exp()
+def _length(*kinds: Tensor) -> Tensor:
+    """The largest finite right-hand side of the first kind that has any: the size of x, or so."""
+    unit = kinds[0].new_zeros(kinds[0].shape[0])
+    for sides in kinds:
+        unit = torch.where(unit > 0, unit, largest(torch.where(torch.isfinite(sides), sides, 0.0)))
+    return torch.where(unit > 0, unit, 1.0).unsqueeze(-1)
 
 
 def scaled(program: Program) -> tuple[Program, Scaling]:
@@ -71,7 +71,7 @@ def scaled(program: Program) -> tuple[Program, Scaling]:
         Q = Q * d.unsqueeze(-1) * d.unsqueeze(-2)
         A, G = A * e_A.unsqueeze(-1) * d.unsqueeze(-2), G * e_G.unsqueeze(-1) * d.unsqueeze(-2)
         D, E_A, E_G = D * d, E_A * e_A, E_G * e_G
-    unit = _length(torch.cat([P.b * E_A, P.h * E_G, P.lo / D, P.hi / D], -1)).unsqueeze(-1)
+    unit = _length(torch.cat([P.b * E_A, P.h * E_G], -1), torch.cat([P.lo / D, P.hi / D], -1))
     D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * unit.unsqueeze(-1) ** 2
     c = P.c * D
     size = torch.maximum(_norms(Q, -1).mean(-1), largest(c))

@@ -75,7 +75,7 @@ def solve(P: Program, limit: int) -> Found:
         at, progress = step(part, before)
         nearer = progress.distance < closest
         closest = torch.where(nearer, progress.distance, closest)
-        nearest = _replaced(nearest, before, nearer)
+        nearest = _chosen(before, nearest, nearer)
         since = torch.where(nearer, 0, since + 1)
         stalled = (progress.step < _STALLED) | (since >= _PATIENCE) | (closest <= _FLOOR)
         last = stalled if iteration < limit - 1 else torch.ones_like(stalled)
@@ -92,17 +92,20 @@ def solve(P: Program, limit: int) -> Found:
             arrived = torch.zeros_like(done)
             arrived[ready_at] = candidate.residual <= _EXACT
             done = done | arrived
-        no_point = farkas(part, at.y, at.z) | farkas(part, at.y - before.y, at.z - before.z)
-        ray_x, ray_dx = descent_ray(part, at.x), descent_ray(part, at.x - before.x)
+        # Iterates grow along a proof, and so do their differences, often cleaner.
+        moved = Point(at.x - before.x, at.y - before.y, at.s, at.z - before.z)
+        proof = _chosen(moved, at, farkas(part, moved.y, moved.z))
+        ray = _chosen(moved, at, descent_ray(part, moved.x))
+        no_point = farkas(part, proof.y, proof.z)
+        no_bottom = descent_ray(part, ray.x) & ~no_point
         best.iterations[left] = iteration + 1
-        ended = done | ((no_point | ray_x | ray_dx) & ~ready)
+        ended = done | ((no_point | no_bottom) & ~ready)
         if bool(ended.any()):
-            proofs = ~(best.residual[left] <= _EXACT)
-            _note(best, left, no_point & proofs & ended, at.y, at.z, before)
-            rays = (ray_x | ray_dx) & ~no_point & proofs & ended
-            best.status[left[rays]] = int(ProgramStatus.UNBOUNDED)
-            best.x[left[rays]] = torch.where(ray_x[:, None], at.x, at.x - before.x)[rays]
-            _fall_back(best, part, nearest, left, ended & ~no_point & ~rays)
+            open_still = ended & ~(best.residual[left] <= _EXACT)
+            no_point, no_bottom = no_point & open_still, no_bottom & open_still
+            _note_infeasible(best, left, no_point, proof)
+            _note_unbounded(best, left, no_bottom, ray)
+            _fall_back(best, part, nearest, left, ended & ~no_point & ~no_bottom)
             stay = (~ended).nonzero().squeeze(-1)
             if stay.shape[0] == 0:
                 break
@@ -131,12 +134,19 @@ def _fall_back(best: Found, part: Program, at: Point, left: Tensor, which: Tenso
     _keep(best, Candidate(point.x, point.y, point.z, active, residual), left[chosen])
 
 
-def _note(best: Found, left: Tensor, which: Tensor, y: Tensor, z: Tensor, before: Point) -> None:
+def _note_infeasible(best: Found, left: Tensor, which: Tensor, proof: Point) -> None:
     w = left[which]
+    size = torch.maximum(largest(proof.y), largest(proof.z))[which].unsqueeze(-1)
     best.status[w] = int(ProgramStatus.INFEASIBLE)
-    best.y[w], best.z[w] = y[which], z[which]
+    best.y[w], best.z[w] = proof.y[which] / size, proof.z[which].clamp(min=0) / size
 
 
-def _replaced(old: Point, new: Point, which: Tensor) -> Point:
+def _note_unbounded(best: Found, left: Tensor, which: Tensor, ray: Point) -> None:
+    w = left[which]
+    best.status[w] = int(ProgramStatus.UNBOUNDED)
+    best.x[w] = ray.x[which] / largest(ray.x)[which].unsqueeze(-1)
+
+
+def _chosen(new: Point, old: Point, which: Tensor) -> Point:
     w = which.unsqueeze(-1)
     return Point(*(torch.where(w, getattr(new, k), getattr(old, k)) for k in ("x", "y", "s", "z")))
