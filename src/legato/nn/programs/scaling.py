@@ -47,11 +47,17 @@ def _root(norms: Tensor) -> Tensor:
     return torch.where(norms > 0, norms, 1.0).rsqrt()
 
 
-def _length(*kinds: Tensor) -> Tensor:
-    """The largest finite right-hand side of the first kind that has any: the size of x, or so."""
-    unit = kinds[0].new_zeros(kinds[0].shape[0])
-    for sides in kinds:
-        unit = torch.where(unit > 0, unit, largest(torch.where(torch.isfinite(sides), sides, 0.0)))
+def _length(sides: Tensor, bounds: Tensor) -> Tensor:
+    """About the size of x: the largest right-hand side, or a bound of middling size if larger.
+
+    Bounds may be huge and mean nothing, right-hand sides may be rounding where zero is meant.
+    """
+    size = bounds.abs()
+    counted = torch.isfinite(size) & (size > 0)
+    count = counted.sum(-1)
+    middling = (torch.where(counted, size, 1.0).log().sum(-1) / count.clamp(min=1)).exp()
+    largest_side = largest(torch.where(torch.isfinite(sides), sides, 0.0))
+    unit = torch.maximum(largest_side, torch.where(count > 0, middling, 0.0))
     return torch.where(unit > 0, unit, 1.0).unsqueeze(-1)
 
 

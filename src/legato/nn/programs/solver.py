@@ -94,10 +94,10 @@ def solve(P: Program, limit: int) -> Found:
             done = done | arrived
         # Iterates grow along a proof, and so do their differences, often cleaner.
         moved = Point(at.x - before.x, at.y - before.y, at.s, at.z - before.z)
-        proof = _chosen(moved, at, farkas(part, moved.y, moved.z))
-        ray = _chosen(moved, at, descent_ray(part, moved.x))
-        no_point = farkas(part, proof.y, proof.z)
-        no_bottom = descent_ray(part, ray.x) & ~no_point
+        proof = _chosen(moved, at, farkas(part, moved.y, moved.z, at.x))
+        ray = _chosen(moved, at, descent_ray(part, moved.x, at.y, at.z))
+        no_point = farkas(part, proof.y, proof.z, at.x)
+        no_bottom = descent_ray(part, ray.x, at.y, at.z) & ~no_point
         best.iterations[left] = iteration + 1
         ended = done | ((no_point | no_bottom) & ~ready)
         if bool(ended.any()):
