@@ -5,7 +5,7 @@
 FOLDER holds the problems as .mat files: minimise ½xᵀPx + qᵀx + r subject to l ≤ Ax ≤ u, the last n
 rows of A being the identity. Residuals are absolute and computed here, in numpy, from x and the
 multipliers: the largest violation of a constraint, the largest entry of the Lagrangian's gradient,
-and the duality gap. Published rates of other solvers refer to the same three at the same tolerances.
+and the duality gap. Published rates of other solvers refer to the same three.
 """
 
 from __future__ import annotations

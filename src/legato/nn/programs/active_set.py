@@ -17,6 +17,7 @@ from legato.nn.programs.program import Program, largest, times
 _SHIFT = 1e-9
 """On the diagonal of the system, and taken back by refinement: dependent rows do no harm."""
 _REFINEMENTS = 10
+_ROUNDING = 1e-14
 _PROBES = 4
 _SINGULAR = 1e-3 / _SHIFT
 """A response of this size to a unit right-hand side comes from the shift alone."""
@@ -78,7 +79,7 @@ class ActiveSystem:
         for _ in range(_REFINEMENTS):
             missing = right - self.M @ found + self.shift.unsqueeze(-1) * found
             before, error = error, float(missing.abs().amax())
-            if not 1e-15 < error < 0.5 * before:
+            if not _ROUNDING < error < 0.5 * before:
                 break
             found = found + torch.linalg.lu_solve(self.LU, self.pivots, missing)
         return found
@@ -129,7 +130,7 @@ def judge(P: Program, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
     Complementarity is not looked at: on an active set it holds by construction.
     """
-    d, on = P.sides()
+    d, on = P.sides
     violated = torch.where(on, P.rows(x) - d, 0.0).clamp(min=0)
     size_x, size_y = largest(x), torch.maximum(largest(y), largest(z))
     primal = torch.maximum(largest(times(P.A, x) - P.b), largest(violated)) / (1 + size_x)
@@ -148,7 +149,7 @@ def polish(P: Program, active: Tensor, steps: int, tol: float) -> Candidate:
     left = torch.arange(P.size, device=P.c.device)
     part = P
     seen: list[Tensor] = []
-    d, on = P.sides()
+    d, on = P.sides
     for _ in range(steps):
         x, y, z = ActiveSystem(part, active).point()
         residual = judge(part, x, y, z)

@@ -17,7 +17,7 @@ def farkas(P: Program, y: Tensor, z: Tensor, x: Tensor) -> Tensor:
     With r = Aᵀy + Cᵀz not quite zero it holds for points with |rᵀx| < |bᵀy + dᵀz|: it counts only
     if those are a billion times larger than the iterate.
     """
-    d, _ = P.sides()
+    d, _ = P.sides
     excess = -((P.b * y).sum(-1) + (d * z).sum(-1))
     tiny = _PROOF * excess
     negative = largest(z.clamp(max=0)) <= tiny
@@ -30,7 +30,7 @@ def descent_ray(P: Program, ray: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
     What it misses is weighed by the multipliers, as a point weighs what Farkas' proof misses.
     """
-    _, on = P.sides()
+    _, on = P.sides
     descent = -(P.c * ray).sum(-1)
     leaving = torch.where(on, P.rows(ray), 0.0).clamp(min=0)
     stray = torch.stack([largest(times(P.Q, ray)), largest(times(P.A, ray)), largest(leaving)])

@@ -25,6 +25,8 @@ class Point:
     z: Tensor
 
     def take(self, which: Tensor) -> Point:
+        if which.shape[0] == self.x.shape[0]:
+            return self
         return Point(self.x[which], self.y[which], self.s[which], self.z[which])
 
 
@@ -71,7 +73,7 @@ class _System:
 
 def start(P: Program) -> Point:
     """The least-squares start of Vandenberghe (2010): s = d − Cx and z, both moved inside."""
-    d, on = P.sides()
+    d, on = P.sides
     w = on.to(d)
     x, y = _System(P, w).solve(P.pull(w * d) - P.c, P.b)
     gap = torch.where(on, d - P.rows(x), 1.0)
@@ -98,12 +100,13 @@ def _longest(value: Tensor, change: Tensor) -> Tensor:
 
 def step(P: Program, at: Point) -> tuple[Point, Progress]:
     """One predictor–corrector step, and how far the point before it was from a solution."""
-    d, on = P.sides()
+    d, on = P.sides
     w_on = on.to(d)
     count = on.sum(-1).clamp(min=1)
     x, y, s, z = at.x, at.y, at.s, at.z
     Qx = times(P.Q, x)
-    dual = Qx + P.c + times(P.A.mT, y) + P.pull(z)
+    gradient = Qx + P.c + times(P.A.mT, y)
+    dual = gradient + P.pull(z)
     equal = times(P.A, x) - P.b
     slack = (P.rows(x) + s - d) * w_on
     mu = (s * z * w_on).sum(-1) / count
@@ -122,7 +125,7 @@ def step(P: Program, at: Point) -> tuple[Point, Progress]:
 
     def direction(complementarity: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         pushed = w * slack - complementarity / stiff
-        dx, dy = system.solve(-dual - P.pull(pushed), -equal)
+        dx, dy = system.solve(-gradient - P.pull(z + pushed), -equal)
         moved = P.rows(dx)
         dz = (w * moved + pushed) * w_on
         ds = (_PROXIMAL * dz - slack - moved) * w_on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
     """Mv for every instance."""
+    if 0 in matrix.shape:
+        return vector.new_zeros(matrix.shape[:-1])
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
@@ -46,10 +49,13 @@ class Program:
         return self.c.shape[0]
 
     def take(self, which: Tensor) -> Program:
-        """Some of the instances."""
+        """Some of the instances, in their order."""
+        if which.shape[0] == self.size:
+            return self
         picked = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "bounded"}
         return replace(self, **picked)
 
+    @cached_property
     def sides(self) -> tuple[Tensor, Tensor]:
         """The right-hand sides d of all inequalities, 0 where infinite, and where they are finite.
 

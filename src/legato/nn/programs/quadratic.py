@@ -60,11 +60,11 @@ class QuadraticProgram(nn.Module):
 
     Reference: Mehrotra (1992); Hintermüller, Ito and Kunisch (2003); Amos and Kolter (2017).
 
-    >>> c = torch.tensor([-1.0, -2.0], requires_grad=True)
+    >>> c = torch.tensor([-1.0, -1.5], requires_grad=True)
     >>> total, one = torch.ones(1, 2), torch.ones(1)
-    >>> x = QuadraticProgram()(torch.eye(2), c, G=total, h=one, lo=0.0)  # onto the simplex's hull
+    >>> x = QuadraticProgram()(torch.eye(2), c, G=total, h=one, lo=0.0)
     >>> x
-    tensor([0., 1.], grad_fn=<...>)
+    tensor([0.2500, 0.7500], grad_fn=<...>)
     """
 
     def __init__(self, iterations: int = 100, *, tol: float = 1e-8) -> None:
@@ -203,7 +203,7 @@ def _unfolded(
 
 def _margin(inner: Program, found: Found) -> Tensor:
     """The smallest max(slack, multiplier), each relative to the size of its kind."""
-    d, on = inner.sides()
+    d, on = inner.sides
     if d.shape[-1] == 0:
         return torch.full_like(found.residual, torch.inf)
     slack = (d - inner.rows(found.x)) / (1 + largest(found.x)).unsqueeze(-1)

@@ -13,7 +13,7 @@ from legato.nn.programs.certificates import descent_ray, farkas
 from legato.nn.programs.interior_point import Point, start, step
 from legato.nn.programs.program import Program, largest
 
-_TRIALS = (1e-4, 1e-6, 1e-8, 1e-10)
+_TRIALS = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
 """Distances of the interior point at which its active set is tried."""
 _EXACT = 1e-12
 """KKT residual, relative and in scaled units, below which a point counts as the solution."""
@@ -22,6 +22,8 @@ _STEPS = 6
 _PATIENCE = 15
 """Steps without coming nearer, after which the nearest point is kept."""
 _FLOOR = 1e-14
+_PROOFS = 5
+"""Every so many steps it is asked whether there is a solution at all."""
 _STALLED = 1e-8
 """A step shorter than this leads nowhere."""
 
@@ -51,7 +53,7 @@ class Found:
 def solve(P: Program, limit: int) -> Found:
     """The solutions of a folded and scaled program; its instances leave as they are done."""
     B, device = P.size, P.c.device
-    inequalities = P.sides()[0].shape[-1]
+    inequalities = P.sides[0].shape[-1]
     best = Found(
         torch.full_like(P.c, torch.nan),
         torch.full_like(P.b, torch.nan),
@@ -85,26 +87,30 @@ def solve(P: Program, limit: int) -> Found:
         if ready_at.shape[0]:
             some = nearest.take(ready_at)
             sub = part.take(ready_at)
-            _, on = sub.sides()
+            _, on = sub.sides
             candidate = polish(sub, (some.z > some.s) & on, _STEPS, _EXACT)
             _keep(best, candidate, left[ready_at])
             trials[ready_at] += 1
             arrived = torch.zeros_like(done)
             arrived[ready_at] = candidate.residual <= _EXACT
             done = done | arrived
-        # Iterates grow along a proof, and so do their differences, often cleaner.
-        moved = Point(at.x - before.x, at.y - before.y, at.s, at.z - before.z)
-        proof = _chosen(moved, at, farkas(part, moved.y, moved.z, at.x))
-        ray = _chosen(moved, at, descent_ray(part, moved.x, at.y, at.z))
-        no_point = farkas(part, proof.y, proof.z, at.x)
-        no_bottom = descent_ray(part, ray.x, at.y, at.z) & ~no_point
         best.iterations[left] = iteration + 1
-        ended = done | ((no_point | no_bottom) & ~ready)
+        ended = done
+        no_point = no_bottom = torch.zeros_like(done)
+        if iteration % _PROOFS == _PROOFS - 1 or bool(last.any()):
+            # Iterates grow along a proof, and so do their differences, often cleaner.
+            moved = Point(at.x - before.x, at.y - before.y, at.s, at.z - before.z)
+            proof = _chosen(moved, at, farkas(part, moved.y, moved.z, at.x))
+            ray = _chosen(moved, at, descent_ray(part, moved.x, at.y, at.z))
+            no_point = farkas(part, proof.y, proof.z, at.x)
+            no_bottom = descent_ray(part, ray.x, at.y, at.z) & ~no_point
+            ended = done | ((no_point | no_bottom) & ~ready)
         if bool(ended.any()):
             open_still = ended & ~(best.residual[left] <= _EXACT)
             no_point, no_bottom = no_point & open_still, no_bottom & open_still
-            _note_infeasible(best, left, no_point, proof)
-            _note_unbounded(best, left, no_bottom, ray)
+            if bool((no_point | no_bottom).any()):
+                _note_infeasible(best, left, no_point, proof)
+                _note_unbounded(best, left, no_bottom, ray)
             _fall_back(best, part, nearest, left, ended & ~no_point & ~no_bottom)
             stay = (~ended).nonzero().squeeze(-1)
             if stay.shape[0] == 0:
@@ -127,7 +133,7 @@ def _fall_back(best: Found, part: Program, at: Point, left: Tensor, which: Tenso
     if chosen.shape[0] == 0:
         return
     sub, point = part.take(chosen), at.take(chosen)
-    _, on = sub.sides()
+    _, on = sub.sides
     product = largest(point.s * point.z * on) if on.shape[-1] else point.x.new_zeros(len(chosen))
     residual = torch.maximum(judge(sub, point.x, point.y, point.z), product)
     active = (point.z > point.s) & on
