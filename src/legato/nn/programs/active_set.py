@@ -108,7 +108,7 @@ class ActiveSystem:
         z = self.scatter(found[:, n + p :])
         if P.bounded:
             force = times(P.Q, x) + P.c + times(P.A.mT, y) + times(P.G.mT, z)
-            z = torch.cat([z, force * lower, -force * upper], -1)
+            z = torch.cat([z, torch.where(lower, force, 0.0), torch.where(upper, -force, 0.0)], -1)
         return x, y, z
 
     def singular(self) -> tuple[Tensor, Tensor]:
