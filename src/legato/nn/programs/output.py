@@ -22,7 +22,8 @@ class ProgramOutput:
     Where it is UNBOUNDED, ``ray`` is a direction of endless descent.
 
     ``primal``, ``dual`` and ``gap`` are absolute: the largest violation of a constraint, the
-    largest entry of the sum above, and the difference of the two objectives. ``margin`` is the
+    largest entry of the sum above, and the difference of the two objectives; they are those of the
+    point in float64, before it is rounded to the data's dtype. ``margin`` is the
     smallest max(slack, multiplier) of an inequality, in scaled units: zero where complementarity is
     not strict and x has a kink in its data. ``tied``, ``loose`` and ``dependent`` say where that is
     so, where x is not unique, and where active constraints depend on one another.

@@ -13,11 +13,11 @@ from legato.nn.programs.certificates import descent_ray, farkas
 from legato.nn.programs.interior_point import Point, start, step
 from legato.nn.programs.program import Program, largest
 
-_TRIALS = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
+_TRIALS = (1e-1, 1e-3, 1e-6, 1e-8, 1e-10)
 """Distances of the interior point at which its active set is tried."""
 _EXACT = 1e-12
 """KKT residual, relative and in scaled units, below which a point counts as the solution."""
-_STEPS = 6
+_STEPS = 10
 """Active sets that a trial follows."""
 _PATIENCE = 15
 """Steps without coming nearer, after which the nearest point is kept."""
