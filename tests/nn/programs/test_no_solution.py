@@ -1,11 +1,12 @@
 """Infeasible and unbounded programs: a word, a proof, and the rest of the batch is right."""
 
+import cvxpy as cp
 import pytest
 import torch
 
 from legato.errors import NotConvergedWarning
 from legato.nn import ProgramStatus, QuadraticProgram
-from quadratic_programs import random_programs
+from quadratic_programs import instance, random_programs
 
 F64 = torch.float64
 
@@ -118,3 +119,51 @@ def test_too_few_iterations_are_said():
         record = QuadraticProgram(1).solve(**data)
     assert not bool(record.solved.all())
     assert float(torch.maximum(record.primal, torch.maximum(record.dual, record.gap)).max()) > 1e-8
+
+
+def status_of_clarabel(one):
+    """'optimal', 'infeasible' or 'unbounded', as another solver has it."""
+    x = cp.Variable(len(one["c"]))
+    energy = 0.5 * cp.quad_form(x, cp.psd_wrap(one["Q"])) + one["c"] @ x
+    problem = cp.Problem(cp.Minimize(energy), [one["G"] @ x <= one["h"]])
+    problem.solve(solver=cp.CLARABEL)
+    return problem.status
+
+
+@pytest.mark.parametrize("kind", ["infeasible", "unbounded"])
+def test_a_mixed_batch_is_sorted_as_by_clarabel(kind):
+    """Never contradicting it; what is not proven says that it has not arrived."""
+    g = torch.Generator().manual_seed(13)
+    L = torch.randn(60, 8, 3, generator=g, dtype=F64)
+    Q = L @ L.mT + (torch.eye(8, dtype=F64) if kind == "infeasible" else 0)
+    c, G = (torch.randn(60, *s, generator=g, dtype=F64) for s in ((8,), (18, 8)))
+    h = torch.randn(60, 18, generator=g, dtype=F64)
+    if kind == "unbounded":
+        G, h = G[:, :10].contiguous(), h[:, :10].abs()
+    with pytest.warns(NotConvergedWarning):
+        record = QuadraticProgram().solve(Q, c, G=G, h=h)
+    names = {"optimal": ProgramStatus.SOLVED, kind: ProgramStatus[kind.upper()]}
+    theirs = [
+        names[status_of_clarabel(instance({"Q": Q, "c": c, "G": G, "h": h}, k))] for k in range(60)
+    ]
+    assert len({*theirs}) == 2
+    ours = [ProgramStatus(s) for s in record.status.tolist()]
+    unproven = [k for k, s in enumerate(ours) if s is ProgramStatus.LIMIT]
+    assert len(unproven) <= 2
+    assert [s for k, s in enumerate(ours) if k not in unproven] == [
+        s for k, s in enumerate(theirs) if k not in unproven
+    ]
+
+
+def test_rows_of_zeros_are_no_constraint():
+    """Padding of a batch: neither a tie nor infeasible; 0 ≤ −1 is."""
+    data = random_programs((3,), 5, 0, 4, seed=14)
+    data["G"][1, 2:], data["h"][1, 2:] = 0.0, 0.0
+    given = {n: v.clone().requires_grad_() for n, v in data.items()}
+    record = QuadraticProgram().solve(**given)  # warnings are errors
+    record.x.sum().backward()
+    assert not bool(record.degenerate.any())
+    assert not bool(given["h"].grad[1, 2:].any())
+    data["h"][1, 2] = -1.0
+    with pytest.warns(NotConvergedWarning, match=r"instances 1\): no x satisfies"):
+        QuadraticProgram()(**data)

@@ -196,13 +196,16 @@ def batched(tensors: dict[str, Tensor], shapes: Shapes) -> Program:
         value = value.expand(*shapes.batch, *value.shape[-tail:])
         return value.reshape(size, *value.shape[-tail:])
 
+    G, h = spread("G", (0, n), 0.0), spread("h", (0,), 0.0)
+    # A row of zeros asks for 0 ≤ h: it never binds, and is no tie either.
+    h = torch.where((G == 0).all(-1) & (h >= 0), torch.inf, h)
     return Program(
         spread("Q", (n, n), 0.0),
         spread("c", (n,), 0.0),
         spread("A", (0, n), 0.0),
         spread("b", (0,), 0.0),
-        spread("G", (0, n), 0.0),
-        spread("h", (0,), 0.0),
+        G,
+        h,
         spread("lo", (n,), -torch.inf),
         spread("hi", (n,), torch.inf),
         bounded,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato.nn.programs.active_set import Candidate, judge, polish
-from legato.nn.programs.certificates import descent_ray, farkas
+from legato.nn.programs.certificates import descent_ray, farkas, least_violation, steepest_ray
 from legato.nn.programs.interior_point import Point, start, step
 from legato.nn.programs.program import Program, largest
 
@@ -22,6 +22,8 @@ _STEPS = 10
 _PATIENCE = 15
 """Steps without coming nearer, after which the nearest point is kept."""
 _FLOOR = 1e-14
+_FAR = 1e6
+"""A point as large as this, in scaled units, may be on its way to infinity."""
 _PROOFS = 5
 """Every so many steps it is asked whether there is a solution at all."""
 _STALLED = 1e-8
@@ -117,6 +119,7 @@ def solve(P: Program, limit: int) -> Found:
                 break
             left, part, at, trials = left[stay], part.take(stay), at.take(stay), trials[stay]
             since, closest, nearest = since[stay], closest[stay], nearest.take(stay)
+    _settle(P, best)
     return best
 
 
@@ -138,6 +141,22 @@ def _fall_back(best: Found, part: Program, at: Point, left: Tensor, which: Tenso
     residual = torch.maximum(judge(sub, point.x, point.y, point.z), product)
     active = (point.z > point.s) & on
     _keep(best, Candidate(point.x, point.y, point.z, active, residual), left[chosen])
+
+
+def _settle(P: Program, best: Found) -> None:
+    """Ask of those that have not arrived whether there is anywhere to arrive at."""
+    astray = ~(best.residual <= _EXACT) | (largest(best.x) > _FAR)
+    lost = (best.status == int(ProgramStatus.LIMIT)) & astray
+    which = lost.nonzero().squeeze(-1)
+    if which.shape[0] == 0:
+        return
+    part = P.take(which)
+    x, u, v = least_violation(part, torch.nan_to_num(best.x[which]))
+    no_point = farkas(part, u, v, x)
+    _note_infeasible(best, which, no_point, Point(x, u, v, v))
+    ray = steepest_ray(part)
+    no_bottom = descent_ray(part, ray, torch.zeros_like(u), torch.zeros_like(v)) & ~no_point
+    _note_unbounded(best, which, no_bottom, Point(ray, u, v, v))
 
 
 def _note_infeasible(best: Found, left: Tensor, which: Tensor, proof: Point) -> None:
