@@ -27,7 +27,7 @@ OPEN = {
     "HeavyBall", "History", "InnerSolver", "LinearSolver", "Operator", "Saddle", "Composite",
     "PottsOutput", "TotalVariationOutput", "AnalysisDenoiserOutput", "DescentOptimizer",
     "FixedPointGradient", "Linearisation", "LeastSquaresOutput", "MatrixGameOutput",
-    "SparseCodingOutput", "OuterPath", "Task", "LayerReport",
+    "SparseCodingOutput", "OuterPath", "Task", "LayerReport", "ProgramOutput",
 }  # fmt: skip
 
 

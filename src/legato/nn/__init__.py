@@ -9,6 +9,15 @@ from legato.nn.least_squares import (
 from legato.nn.matrix_game import MatrixGame, MatrixGameOutput
 from legato.nn.noise import noise_level
 from legato.nn.potts import Potts, PottsOutput, PottsState
+from legato.nn.programs import (
+    LPGD,
+    LinearGradient,
+    LinearProgram,
+    ProgramOutput,
+    ProgramStatus,
+    QuadraticProgram,
+    Ridge,
+)
 from legato.nn.segmentation import (
     ContrastWeights,
     FineFeatures,
@@ -22,6 +31,7 @@ from legato.nn.sparse_coding import SparseCoding, SparseCodingOutput
 from legato.nn.total_variation import TotalVariation, TotalVariationOutput
 
 __all__ = [
+    "LPGD",
     "AnalysisDenoiser",
     "AnalysisDenoiserOutput",
     "ContrastWeights",
@@ -29,12 +39,18 @@ __all__ = [
     "GlobalLayer",
     "LearnedEdges",
     "LeastSquaresOutput",
+    "LinearGradient",
+    "LinearProgram",
     "MatrixGame",
     "MatrixGameOutput",
     "NonNegativeLeastSquares",
     "Potts",
     "PottsOutput",
     "PottsState",
+    "ProgramOutput",
+    "ProgramStatus",
+    "QuadraticProgram",
+    "Ridge",
     "Scale",
     "SimplexLeastSquares",
     "SoftmaxLoss",

@@ -1,0 +1,119 @@
+"""Batches of quadratic programs: seconds forward and with the gradient, errors beside them.
+
+    python benchmarks/programs.py benchmarks/results/programs_cpu.json
+    python benchmarks/programs.py --device cuda benchmarks/results/programs_h200.json
+
+Random strictly convex programs with m inequalities in n variables, float64; the gradient is that of
+wᵀx in all data. Errors are taken per instance, and the worst counts: the KKT residual, and the
+gradient in c against the KKT equations with complementarity as an equation, solved densely. qpth
+takes part where it is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from harness import Task, arguments, record, take_turns
+from torch import Tensor
+
+from legato.nn import QuadraticProgram
+
+CPU = ((128, 50, 50), (1024, 20, 30), (16, 200, 200))
+CUDA = ((4096, 50, 50), (512, 200, 200), (1024, 20, 30), (65536, 8, 8))
+QUICK = ((4, 5, 6),)
+
+
+def times(A: Tensor, x: Tensor) -> Tensor:
+    return (A @ x[..., None])[..., 0]
+
+
+def make(B: int, n: int, m: int, device: str) -> tuple[Tensor, ...]:
+    g = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    L = normal(B, n, n)
+    Q = L @ L.mT / n + 0.1 * torch.eye(n, dtype=torch.float64)
+    c, G, inside = normal(B, n), normal(B, m, n) / n**0.5, normal(B, n)
+    h = times(G, inside) + torch.rand(B, m, generator=g, dtype=torch.float64)
+    return tuple(t.to(device) for t in (Q, c, G, h, normal(B, n)))
+
+
+def errors(data: tuple[Tensor, ...], x: Tensor, z: Tensor, in_c: Tensor) -> dict[str, float]:
+    """Largest KKT residual, and largest relative error of a gradient in c, over all instances."""
+    Q, c, G, h, w = data
+    n, m = G.shape[-1], G.shape[-2]
+    slack = h - times(G, x)
+    force = times(Q, x) + c + times(G.mT, z)
+    kkt = torch.maximum(force.abs().amax(-1), torch.minimum(slack, z).abs().amax(-1))
+    J = torch.zeros(len(c), n + m, n + m, dtype=Q.dtype, device=Q.device)
+    J[:, :n, :n], J[:, :n, n:] = Q, G.mT
+    J[:, n:, :n], J[:, n:, n:] = z[..., None] * G, torch.diag_embed(-slack)
+    v = torch.linalg.solve(J.mT, torch.cat([w, torch.zeros_like(h)], -1))[:, :n]
+    wrong = (in_c + v).norm(dim=-1) / v.norm(dim=-1)
+    return {"kkt": float(kkt.max()), "gradient": float(wrong.max())}
+
+
+def legato(data: tuple[Tensor, ...], gradient: bool) -> Any:
+    Q, c, G, h, w = data
+    layer = QuadraticProgram()
+    if not gradient:
+        with torch.no_grad():
+            return layer(Q, c, G=G, h=h)
+    given = [t.detach().requires_grad_() for t in (Q, c, G, h)]
+    done = layer.solve(given[0], given[1], G=given[2], h=given[3])
+    return done, torch.autograd.grad((done.x * w).sum(), given)
+
+
+def qpth(data: tuple[Tensor, ...], gradient: bool) -> Any:
+    from qpth.qp import QPFunction
+
+    *given, w = data
+    given = [t.detach().requires_grad_(gradient) for t in given]
+    none = torch.empty(0, dtype=w.dtype, device=w.device)
+    x = QPFunction(verbose=-1, check_Q_spd=False)(*given, none, none)
+    return (x, torch.autograd.grad((x * w).sum(), given)) if gradient else x
+
+
+def contestants(data: tuple[Tensor, ...]) -> dict[str, Task]:
+    found: dict[str, Task] = {
+        "legato forward": lambda: legato(data, False),
+        "legato both": lambda: legato(data, True),
+    }
+    if importlib.util.find_spec("qpth"):
+        found |= {
+            "qpth forward": lambda: qpth(data, False),
+            "qpth both": lambda: qpth(data, True),
+        }
+    return found
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", "benchmarks/results/programs_cpu.json")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows = []
+    sizes = QUICK if options.quick else CUDA if options.device == "cuda" else CPU
+    for B, n, m in sizes:
+        data = make(B, n, m, options.device)
+        tasks = contestants(data)
+        timed = take_turns(tasks, options.rounds, options.device)
+        done, gradients = legato(data, True)
+        row: dict[str, Any] = {"programs": B, "variables": n, "rows": m}
+        row |= {name: {"milliseconds": t.least, "median": t.median} for name, t in timed.items()}
+        row["legato both"] |= errors(data, done.x.detach(), done.z, gradients[1])
+        if "qpth both" in tasks:
+            _, theirs = qpth(data, True)
+            there = errors(data, done.x.detach(), done.z, theirs[1])
+            row["qpth both"] |= {"gradient": there["gradient"]}
+        print(row, flush=True)
+        rows.append(row)
+    found = {"dtype": "float64", "threads": options.threads, "rows": rows}
+    record(options.out, found, options.device)
+
+
+if __name__ == "__main__":
+    main()

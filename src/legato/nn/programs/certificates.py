@@ -1,0 +1,87 @@
+"""Proofs that a program has no solution, read off iterates that grow without bound."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from legato.nn.programs.program import Program, largest, times
+
+_PROXIMAL = 1e-10
+_PROOF = 1e-9
+"""What a proof misses, relative to its strength and for a point of the iterate's size."""
+
+
+def farkas(P: Program, y: Tensor, z: Tensor, x: Tensor) -> Tensor:
+    """Where z ≥ 0, Aᵀy + Cᵀz = 0 and bᵀy + dᵀz < 0: no point satisfies the constraints.
+
+    With r = Aᵀy + Cᵀz not quite zero it holds for points with |rᵀx| < |bᵀy + dᵀz|: it counts only
+    if those are a billion times larger than the iterate.
+    """
+    d, _ = P.sides
+    excess = -((P.b * y).sum(-1) + (d * z).sum(-1))
+    tiny = _PROOF * excess
+    negative = largest(z.clamp(max=0)) <= tiny
+    missed = largest(times(P.A.mT, y) + P.pull(z)) * (1 + x.abs().sum(-1))
+    return (excess > 0) & negative & (missed <= tiny)
+
+
+def descent_ray(P: Program, ray: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """Where Qr = 0, Ar = 0, Cr ≤ 0 and cᵀr < 0: the objective falls without end along r.
+
+    What it misses is weighed by the multipliers, as a point weighs what Farkas' proof misses.
+    """
+    _, on = P.sides
+    descent = -(P.c * ray).sum(-1)
+    leaving = torch.where(on, P.rows(ray), 0.0).clamp(min=0)
+    stray = torch.stack([largest(times(P.Q, ray)), largest(times(P.A, ray)), largest(leaving)])
+    weight = 1 + y.abs().sum(-1) + z.abs().sum(-1)
+    return (descent > 0) & (stray.amax(0) * weight <= _PROOF * descent)
+
+
+def least_violation(P: Program, x: Tensor, steps: int = 60) -> tuple[Tensor, Tensor, Tensor]:
+    """The point that violates the constraints least, and what is left: a proof, where it is not 0.
+
+    Minimises ½‖Ax − b‖² + ½‖(Cx − d)₊‖² by Newton steps. At the minimum u = Ax − b and
+    v = (Cx − d)₊ satisfy Aᵀu + Cᵀv = 0 and bᵀu + dᵀv = −‖u‖² − ‖v‖²: Farkas' multipliers.
+    """
+    d, on = P.sides
+    lengths = 0.5 ** torch.arange(8, dtype=x.dtype, device=x.device)
+
+    def left(at: Tensor) -> tuple[Tensor, Tensor]:
+        return times(P.A, at) - P.b, torch.where(on, P.rows(at) - d, 0.0).clamp(min=0)
+
+    for _ in range(steps):
+        u, v = left(x)
+        w_G, w_lo, w_hi = P.split((v > 0).to(x))
+        H = P.A.mT @ P.A + P.G.mT @ (w_G.unsqueeze(-1) * P.G)
+        H.diagonal(dim1=-2, dim2=-1).add_(w_lo + w_hi + _PROXIMAL)
+        slope = times(P.A.mT, u) + P.pull(v)
+        change = torch.linalg.solve_ex(H, -slope)[0]
+        # Of eight lengths, the one that leaves least; none where none helps.
+        tries = [left(x + t * change) for t in lengths]
+        sizes = torch.stack([u.square().sum(-1) + v.square().sum(-1) for u, v in tries])
+        least, which = sizes.min(0)
+        better = least < u.square().sum(-1) + v.square().sum(-1)
+        x = x + (lengths[which] * better).unsqueeze(-1) * change
+        if not bool(better.any()):
+            break
+    u, v = left(x)
+    return x, u, v
+
+
+def steepest_ray(P: Program) -> Tensor:
+    """A ray r with cᵀr = −1 that comes nearest to Qr = 0, Ar = 0, Cr ≤ 0."""
+    still = torch.zeros_like(P.c)
+    cone = Program(
+        P.Q,
+        P.c,
+        torch.cat([P.Q, P.A, P.c.unsqueeze(-2)], -2),
+        torch.cat([still, torch.zeros_like(P.b), -torch.ones_like(P.c[:, :1])], -1),
+        P.G,
+        torch.where(torch.isfinite(P.h), 0.0, P.h),
+        torch.where(torch.isfinite(P.lo), 0.0, P.lo),
+        torch.where(torch.isfinite(P.hi), 0.0, P.hi),
+        P.bounded,
+    )
+    return least_violation(cone, still)[0]

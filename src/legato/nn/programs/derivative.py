@@ -1,0 +1,151 @@
+"""The exact derivative of a solution: one transposed solve of the KKT system on its active set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from legato._support.telling import tell
+from legato.errors import InexactGradientWarning
+from legato.nn.programs.active_set import ActiveSystem
+from legato.nn.programs.program import Program, largest, times
+from legato.nn.programs.scaling import Scaling
+
+_MISSED = 1e-8
+
+
+@dataclass
+class Adjoint:
+    """What the backward pass needs of a solve: the point, and the factored system.
+
+    ``system`` belongs to the scaled program without pinned variables, ``program`` is the one that
+    was given; both hold their own data.
+    """
+
+    program: Program
+    scaling: Scaling
+    pinned: Tensor | None
+    system: ActiveSystem
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    z_lo: Tensor
+    z_hi: Tensor
+    there: Tensor
+    """Where there is a solution to differentiate."""
+
+    def cotangents(self, xi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """v = (KKT)⁻¹ (ξ, 0): for x, y, z, the bounds, and how exactly it was found."""
+        P, system, n = self.program, self.system, self.program.n
+        p, S = P.b.shape[-1], self.scaling
+        known = self.there & torch.isfinite(xi).all(-1)
+        right = torch.where(known.unsqueeze(-1), xi, 0.0) * S.D
+        if system.free is not None:
+            right = right * system.free
+        if self.pinned is not None:
+            right = torch.where(self.pinned, 0.0, right)
+        full = torch.cat([right, right.new_zeros(P.size, system.size - n)], -1).unsqueeze(-1)
+        found = system.solve(full)
+        missing = (full - system.M @ found + system.shift.unsqueeze(-1) * found).squeeze(-1)
+        error = largest(missing) / largest(right).clamp(min=torch.finfo(xi.dtype).tiny)
+        found = found.squeeze(-1)
+        v_x = found[:, :n] * S.D * S.sigma.unsqueeze(-1)
+        v_y = found[:, n : n + p] * S.E_A
+        v_z = system.scatter(found[:, n + p :]) * S.E_G
+        v_b = xi - times(P.Q, v_x) - times(P.A.mT, v_y) - times(P.G.mT, v_z)
+        if system.free is None:
+            v_lo = v_hi = torch.zeros_like(v_b)
+        else:
+            _, lower, upper = system.P.split(system.active)
+            if self.pinned is not None:  # the end that holds it back is the one that moves it
+                force = self.z_hi - self.z_lo
+                half = 0.5 * (force == 0).to(xi)
+                up = torch.where(self.pinned, (force > 0) + half, upper.to(xi))
+                down = torch.where(self.pinned, (force < 0) + half, lower.to(xi))
+            else:
+                up, down = upper.to(xi), lower.to(xi)
+            v_hi, v_lo = v_b * up, v_b * down
+        # An instance without a solution has no derivative, unless nothing depends on it.
+        lost = ~known & (xi != 0).any(-1)
+        parts = [v_x, v_y, v_z, v_lo, v_hi]
+        blank = lost.unsqueeze(-1)
+        quiet = (~known & ~lost).unsqueeze(-1)
+        parts = [torch.where(blank, torch.nan, torch.where(quiet, 0.0, v)) for v in parts]
+        return parts[0], parts[1], parts[2], parts[3], parts[4], error
+
+
+class Differentiable(torch.autograd.Function):
+    """x as a function of all its data."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, adjoint: Adjoint, batch: tuple[int, ...], x: Tensor, *given: Tensor | None
+    ) -> Tensor:
+        ctx.adjoint, ctx.batch = adjoint, batch
+        ctx.shapes = [None if t is None else t.shape for t in given]
+        ctx.dtype = x.dtype
+        return x.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, xi: Tensor) -> Any:
+        a: Adjoint = ctx.adjoint
+        xi = xi.reshape(a.x.shape).double()
+        v_x, v_y, v_z, v_lo, v_hi, error = a.cotangents(xi)
+        _tell_missed(error)
+        x = torch.where(a.there.unsqueeze(-1), a.x, 0.0)
+        y = torch.where(a.there.unsqueeze(-1), a.y, 0.0)
+        z = torch.where(a.there.unsqueeze(-1), a.z, 0.0)
+        wanted = ctx.needs_input_grad[3:]
+
+        def outer(*pairs: tuple[Tensor, Tensor]) -> Callable[[torch.Size], Tensor]:
+            def make(shape: torch.Size) -> Tensor:
+                left = torch.stack([u for u, _ in pairs], -1)
+                right = torch.stack([v for _, v in pairs], -1)
+                if len(shape) == 2:  # shared: summed over the batch without holding its parts
+                    return -torch.einsum("bik,bjk->ij", left, right)
+                return _reduced(-(left @ right.mT), shape, ctx.batch)
+
+            return make
+
+        def plain(v: Tensor) -> Callable[[torch.Size], Tensor]:
+            return lambda shape: _reduced(v, shape, ctx.batch)
+
+        makers = [
+            outer((0.5 * v_x, x), (0.5 * x, v_x)),
+            plain(-v_x),
+            outer((y, v_x), (v_y, x)),
+            plain(v_y),
+            outer((z, v_x), (v_z, x)),
+            plain(v_z),
+            plain(v_lo),
+            plain(v_hi),
+        ]
+        grads = [
+            make(shape).to(ctx.dtype) if need and shape is not None else None
+            for make, shape, need in zip(makers, ctx.shapes, wanted, strict=True)
+        ]
+        return None, None, None, *grads
+
+
+def _reduced(value: Tensor, shape: torch.Size, batch: tuple[int, ...]) -> Tensor:
+    """Summed over the axes along which the datum was shared."""
+    return value.reshape((*batch, *value.shape[1:])).sum_to_size(shape)
+
+
+def _tell_missed(error: Tensor) -> None:
+    worst = float(error.amax())
+    if worst > _MISSED:
+        count = int((error > _MISSED).sum())
+        tell(
+            f"The derivative of {count} of {error.shape[0]} programs was found up to a relative "
+            f"residual of {worst:.1e} only: their KKT systems are singular, and what was asked is "
+            "not determined. Look at record.loose and record.dependent of solve; a small multiple "
+            "of the identity in Q makes x unique.",
+            InexactGradientWarning,
+        )

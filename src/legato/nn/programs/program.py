@@ -1,0 +1,117 @@
+"""A batch of quadratic programs in the one form that every part of the solver reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Mv for every instance."""
+    if 0 in matrix.shape:
+        return vector.new_zeros(matrix.shape[:-1])
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def largest(values: Tensor) -> Tensor:
+    """max |v_i| for every instance, and 0 where there are no entries."""
+    return values.abs().amax(-1) if values.shape[-1] else values.new_zeros(values.shape[0])
+
+
+@dataclass(frozen=True)
+class Program:
+    """min ½xᵀQx + cᵀx subject to Ax = b, Gx ≤ h, lo ≤ x ≤ hi, for B instances.
+
+    What is absent has no rows, or infinite bounds. Inequalities are counted in one order: the rows
+    of G, then, where there are bounds at all, n lower and n upper ones, written −x ≤ −lo, x ≤ hi.
+    """
+
+    Q: Tensor
+    c: Tensor
+    A: Tensor
+    b: Tensor
+    G: Tensor
+    h: Tensor
+    lo: Tensor
+    hi: Tensor
+    bounded: bool
+
+    @property
+    def n(self) -> int:
+        return self.c.shape[-1]
+
+    @property
+    def size(self) -> int:
+        """The number of instances."""
+        return self.c.shape[0]
+
+    def take(self, which: Tensor) -> Program:
+        """Some of the instances, in their order."""
+        if which.shape[0] == self.size:
+            return self
+        picked = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "bounded"}
+        return replace(self, **picked)
+
+    @cached_property
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """The right-hand sides d of all inequalities, 0 where infinite, and where they are finite.
+
+        Pinned variables, lo = hi, have no inequalities: :meth:`folded` takes them out.
+        """
+        parts = [self.h, -self.lo, self.hi] if self.bounded else [self.h]
+        d = torch.cat(parts, -1)
+        finite = torch.isfinite(d)
+        return torch.where(finite, d, 0.0), finite
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Cx, the left-hand sides of all inequalities."""
+        inner = times(self.G, x)
+        return torch.cat([inner, -x, x], -1) if self.bounded else inner
+
+    def pull(self, z: Tensor) -> Tensor:
+        """Cᵀz."""
+        m = self.h.shape[-1]
+        out = times(self.G.mT, z[:, :m])
+        if self.bounded:
+            out = out - z[:, m : m + self.n] + z[:, m + self.n :]
+        return out
+
+    def split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of a vector over the inequalities: rows of G, lower and upper bounds."""
+        m = self.h.shape[-1]
+        if not self.bounded:
+            empty = torch.zeros_like(self.c, dtype=z.dtype)
+            return z, empty, empty
+        return z[:, :m], z[:, m : m + self.n], z[:, m + self.n :]
+
+    def force(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Qx + c + Aᵀy + Cᵀz, zero at a solution."""
+        return times(self.Q, x) + self.c + times(self.A.mT, y) + self.pull(z)
+
+    def pinned(self) -> Tensor:
+        """Which variables have equal ends, (B, n)."""
+        return self.lo == self.hi
+
+    def folded(self, pinned: Tensor) -> Program:
+        """The same program in x − x_pinned: pinned variables are zero and free of bounds.
+
+        An interior point needs an interior, which an interval of length zero does not have.
+        """
+        value = torch.where(pinned, self.lo, 0.0)
+        free = (~pinned).to(self.c)
+        inside = self.Q * free.unsqueeze(-1) * free.unsqueeze(-2)
+        infinite = torch.full_like(self.lo, torch.inf)
+        return replace(
+            self,
+            Q=inside + torch.diag_embed(1 - free),
+            c=(self.c + times(self.Q, value)) * free,
+            A=self.A * free.unsqueeze(-2),
+            b=self.b - times(self.A, value),
+            G=self.G * free.unsqueeze(-2),
+            h=self.h - times(self.G, value),
+            lo=torch.where(pinned, -infinite, self.lo),
+            hi=torch.where(pinned, infinite, self.hi),
+        )

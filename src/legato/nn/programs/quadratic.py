@@ -1,0 +1,211 @@
+"""Quadratic programs as a layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from legato._support.checks import require_iterations, require_positive
+from legato._support.precision import full_precision
+from legato.nn.programs.active_set import ActiveSystem
+from legato.nn.programs.data import (
+    NAMES,
+    Shapes,
+    as_tensors,
+    batched,
+    require_convex,
+    require_numbers,
+    shapes_of,
+)
+from legato.nn.programs.derivative import Adjoint, Differentiable
+from legato.nn.programs.output import ProgramOutput, residuals
+from legato.nn.programs.program import Program, largest, times
+from legato.nn.programs.scaling import Scaling, scaled
+from legato.nn.programs.solver import Found, ProgramStatus, solve
+from legato.nn.programs.words import tell_degenerate, tell_unsolved
+
+_TIE = {torch.float32: 1e-6, torch.float64: 1e-8}
+"""Slacks and multipliers below this, relative and in scaled units, are both zero."""
+
+
+class QuadraticProgram(nn.Module):
+    r"""The solution of a convex quadratic program, differentiable in all of its data.
+
+    .. math:: x = \arg\min_x\; \tfrac12 x^⊤Qx + c^⊤x \quad
+              \text{s.t.}\quad Ax = b,\; Gx ≤ h,\; lo ≤ x ≤ hi
+
+    Every piece may be absent. Leading axes are batches and broadcast: a matrix without them is
+    shared. An interior point finds the active set, Newton steps on it the solution to rounding, and
+    one transposed solve of the same factored system the gradient. All instances are solved at once,
+    in float64 whatever the data's dtype, for an interior point's systems are too ill-conditioned
+    for less; one that is done is not touched again.
+
+    Where there is no solution x is NaN, with a warning that names the instances; ``solve`` returns
+    the proof. Where x is no differentiable function of its data (an active constraint without a
+    multiplier, an x that is not unique) a warning says so when a gradient is asked for.
+
+    Args:
+        iterations (int): steps of the interior point, at most. Default: 100
+        tol (float): relative residual (primal, dual, gap) up to which an instance counts as
+            solved; mostly 1e-15 is reached. Default: 1e-8
+
+    Shape:
+        - Q: (…, n, n), symmetric and positive semi-definite. c: (…, n)
+        - A: (…, p, n), b: (…, p). G: (…, m, n), h: (…, m)
+        - lo, hi: (…, n) or numbers; infinite where there is no bound. Equal ends are equations,
+          and the gradient goes to the end that holds x back
+
+    Returns:
+        Tensor: x (…, n).
+
+    Reference: Mehrotra (1992); Hintermüller, Ito and Kunisch (2003); Amos and Kolter (2017).
+
+    >>> c = torch.tensor([-1.0, -1.5], requires_grad=True)
+    >>> total, one = torch.ones(1, 2), torch.ones(1)
+    >>> x = QuadraticProgram()(torch.eye(2), c, G=total, h=one, lo=0.0)
+    >>> x
+    tensor([0.2500, 0.7500], grad_fn=<...>)
+    """
+
+    def __init__(self, iterations: int = 100, *, tol: float = 1e-8) -> None:
+        super().__init__()
+        require_iterations(iterations, type(self).__name__)
+        require_positive(tol, "tol")
+        self.iterations, self.tol = iterations, tol
+
+    def extra_repr(self) -> str:
+        return f"iterations={self.iterations}, tol={self.tol}"
+
+    def forward(
+        self,
+        Q: Tensor | None = None,
+        c: Tensor | None = None,
+        A: Tensor | None = None,
+        b: Tensor | None = None,
+        G: Tensor | None = None,
+        h: Tensor | None = None,
+        lo: Tensor | float | None = None,
+        hi: Tensor | float | None = None,
+    ) -> Tensor:
+        """Solve the programs.
+
+        Args:
+            Q (Tensor, optional): (…, n, n), symmetric and positive semi-definite.
+            c (Tensor, optional): (…, n).
+            A (Tensor, optional): (…, p, n), with b.
+            b (Tensor, optional): (…, p).
+            G (Tensor, optional): (…, m, n), with h.
+            h (Tensor, optional): (…, m), +∞ where a row does not count.
+            lo (Tensor or float, optional): (…, n), −∞ where there is no bound.
+            hi (Tensor or float, optional): (…, n), +∞ where there is no bound.
+
+        Returns:
+            Tensor: x (…, n).
+        """
+        return self.solve(Q, c, A, b, G, h, lo, hi).x
+
+    def solve(
+        self,
+        Q: Tensor | None = None,
+        c: Tensor | None = None,
+        A: Tensor | None = None,
+        b: Tensor | None = None,
+        G: Tensor | None = None,
+        h: Tensor | None = None,
+        lo: Tensor | float | None = None,
+        hi: Tensor | float | None = None,
+    ) -> ProgramOutput:
+        """The full record: x, multipliers, residuals, status and degeneracy, per instance."""
+        name = type(self).__name__
+        given = dict(zip(NAMES, (Q, c, A, b, G, h, lo, hi), strict=True))
+        tensors = as_tensors(given, name)
+        shapes = shapes_of(tensors)
+        require_numbers(tensors)
+        differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
+        with full_precision(), torch.no_grad():
+            if "Q" in tensors:
+                require_convex(tensors["Q"].detach())
+            record, adjoint = solve_programs(
+                batched(tensors, shapes),
+                shapes,
+                next(iter(tensors.values())),
+                self.iterations,
+                self.tol,
+            )
+        tell_unsolved(record, name)
+        if differentiated:
+            about = any(k in tensors and tensors[k].requires_grad for k in NAMES[2:])
+            tell_degenerate(record, name, about)
+            record.x = Differentiable.apply(  # type: ignore[no-untyped-call]
+                adjoint, shapes.batch, record.x, *(tensors.get(k) for k in NAMES)
+            )
+        return record
+
+
+def solve_programs(
+    P: Program, shapes: Shapes, like: Tensor, iterations: int, tol: float
+) -> tuple[ProgramOutput, Adjoint]:
+    """Solve a batch; its record has the dtype of ``like``."""
+    pinned = P.pinned() if P.bounded else None
+    if pinned is not None and not bool(pinned.any()):
+        pinned = None
+    inner, scaling = scaled(P if pinned is None else P.folded(pinned))
+    found = solve(inner, iterations)
+    x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
+    primal, dual, gap, relative = residuals(P, x, y, z, z_lo, z_hi)
+    proven = found.status != int(ProgramStatus.LIMIT)
+    status = torch.where(~proven & (relative <= tol), int(ProgramStatus.SOLVED), found.status)
+    there = ~proven
+    system = ActiveSystem(inner, found.active)
+    loose, dependent = system.singular()
+    margin = _margin(inner, found)
+    unbounded = (status == int(ProgramStatus.UNBOUNDED)).unsqueeze(-1)
+    nothing = (~there).unsqueeze(-1)
+
+    def out(value: Tensor) -> Tensor:
+        kept = value.to(like.dtype) if value.is_floating_point() else value
+        return kept.reshape((*shapes.batch, *value.shape[1:]))
+
+    record = ProgramOutput(
+        x=out(torch.where(nothing, torch.nan, x)),
+        y=out(y),
+        z=out(z),
+        z_lo=out(z_lo),
+        z_hi=out(z_hi),
+        ray=out(torch.where(unbounded, x, torch.nan)),
+        primal=out(primal),
+        dual=out(dual),
+        gap=out(gap),
+        status=out(status),
+        iterations=out(found.iterations),
+        margin=out(margin),
+        tied=out((margin <= torch.maximum(margin.new_tensor(_TIE[like.dtype]), relative)) & there),
+        loose=out(loose & there),
+        dependent=out(dependent & there),
+    )
+    return record, Adjoint(P, scaling, pinned, system, x, y, z, z_lo, z_hi, there)
+
+
+def _unfolded(
+    P: Program, pinned: Tensor | None, scaling: Scaling, found: Found
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The point in the given units, with pinned variables at their values."""
+    y, every = scaling.duals(found.y, found.z, P.bounded)
+    z, z_lo, z_hi = P.split(every)
+    x = scaling.D * found.x
+    if pinned is not None:
+        x = torch.where(pinned, P.lo, x)
+        force = -(times(P.Q, x) + P.c + times(P.A.mT, y) + times(P.G.mT, z))
+        z_hi = torch.where(pinned, force.clamp(min=0), z_hi)
+        z_lo = torch.where(pinned, (-force).clamp(min=0), z_lo)
+    return x, y, z, z_lo, z_hi
+
+
+def _margin(inner: Program, found: Found) -> Tensor:
+    """The smallest max(slack, multiplier), each relative to the size of its kind."""
+    d, on = inner.sides
+    if d.shape[-1] == 0:
+        return torch.full_like(found.residual, torch.inf)
+    slack = (d - inner.rows(found.x)) / (1 + largest(found.x)).unsqueeze(-1)
+    force = found.z / (1 + largest(found.z)).unsqueeze(-1)
+    return torch.where(on, torch.maximum(slack, force), torch.inf).amin(-1)

@@ -1,0 +1,96 @@
+"""Equilibration: rows and columns of the KKT matrix are brought to the size of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from legato.nn.programs.program import Program, largest
+
+_PASSES = 10
+_EVEN = 4.0
+"""Norms within this factor of one need no further pass."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """x = D x̂, y = E_A ŷ/σ, z = E_G ẑ/σ: the variables of a program by those of its scaled form."""
+
+    D: Tensor
+    E_A: Tensor
+    E_G: Tensor
+    sigma: Tensor
+
+    def inequalities(self, bounded: bool) -> Tensor:
+        """The factors of all inequalities; a bound's is that of its variable, inverted."""
+        inverse = 1 / self.D
+        return torch.cat([self.E_G, inverse, inverse], -1) if bounded else self.E_G
+
+    def duals(self, y: Tensor, z: Tensor, bounded: bool) -> tuple[Tensor, Tensor]:
+        """Multipliers of the program itself."""
+        sigma = self.sigma.unsqueeze(-1)
+        return self.E_A * y / sigma, self.inequalities(bounded) * z / sigma
+
+
+def _norms(matrix: Tensor, axis: int) -> Tensor:
+    if 0 in matrix.shape:
+        shape = list(matrix.shape)
+        shape.pop(axis)
+        return matrix.new_zeros(shape)
+    return matrix.abs().amax(axis)
+
+
+def _root(norms: Tensor) -> Tensor:
+    """1/√norm, and 1 for what is empty."""
+    return torch.where(norms > 0, norms, 1.0).rsqrt()
+
+
+def _length(sides: Tensor, bounds: Tensor) -> Tensor:
+    """About the size of x: the largest right-hand side, or a bound of middling size if larger.
+
+    Bounds may be huge and mean nothing, right-hand sides may be rounding where zero is meant.
+    """
+    size = bounds.abs()
+    counted = torch.isfinite(size) & (size > 0)
+    count = counted.sum(-1)
+    middling = (torch.where(counted, size, 1.0).log().sum(-1) / count.clamp(min=1)).exp()
+    largest_side = largest(torch.where(torch.isfinite(sides), sides, 0.0))
+    unit = torch.maximum(largest_side, torch.where(count > 0, middling, 0.0))
+    return torch.where(unit > 0, unit, 1.0).unsqueeze(-1)
+
+
+def scaled(program: Program) -> tuple[Program, Scaling]:
+    """The program in better units, after Ruiz (2001); data that are even already stay so."""
+    P = program
+    D, E_A, E_G = torch.ones_like(P.c), torch.ones_like(P.b), torch.ones_like(P.h)
+    Q, A, G = P.Q, P.A, P.G
+    for _ in range(_PASSES):
+        columns = torch.maximum(_norms(Q, -2), torch.maximum(_norms(A, -2), _norms(G, -2)))
+        rows_A, rows_G = _norms(A, -1), _norms(G, -1)
+        every = torch.cat([columns, rows_A, rows_G], -1)
+        every = torch.where(every > 0, every, 1.0)
+        if bool((every.amax() <= _EVEN) & (every.amin() >= 1 / _EVEN)):
+            break
+        d, e_A, e_G = _root(columns), _root(rows_A), _root(rows_G)
+        Q = Q * d.unsqueeze(-1) * d.unsqueeze(-2)
+        A, G = A * e_A.unsqueeze(-1) * d.unsqueeze(-2), G * e_G.unsqueeze(-1) * d.unsqueeze(-2)
+        D, E_A, E_G = D * d, E_A * e_A, E_G * e_G
+    unit = _length(torch.cat([P.b * E_A, P.h * E_G], -1), torch.cat([P.lo / D, P.hi / D], -1))
+    D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * unit.unsqueeze(-1) ** 2
+    c = P.c * D
+    size = torch.maximum(_norms(Q, -1).mean(-1), largest(c))
+    sigma = 1 / torch.where(size > 0, size, 1.0)
+    program = Program(
+        Q * sigma[:, None, None],
+        c * sigma[:, None],
+        A,
+        P.b * E_A,
+        G,
+        P.h * E_G,
+        P.lo / D,
+        P.hi / D,
+        P.bounded,
+    )
+    return program, Scaling(D, E_A, E_G, sigma)
