@@ -14,21 +14,10 @@ import torch
 from torch import Tensor
 
 import legato as lg
+from draws import rand, randn
 from legato.operators.base import Adjoint, Scaled
 from legato.operators.base import Sum as OperatorSum
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=rng(seed), dtype=torch.float64).to(dtype)
-
-
-def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.rand(*shape, generator=rng(seed), dtype=torch.float64).to(dtype)
-
+from term_cases import TERM_CASES
 
 # --- geometries -----------------------------------------------------------------------------------
 
@@ -604,6 +593,9 @@ case(
     parameters=(torch.full((3, 1), 0.95, dtype=torch.float64),),
     model=lambda x: (_sq(x), [cp.sum(cp.square(x), axis=1) <= 0.95**2]),
 )
+
+for function, kwargs in TERM_CASES:
+    case(function, lg.Euclidean, **kwargs)
 
 PROX_CASES = [
     (f"{f.__name__}-{g.__name__}-{i}", c)

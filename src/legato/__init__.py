@@ -38,6 +38,20 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Equality as Equality,
         Function as Function,
         GroupL1 as GroupL1,
+        Hinge as Hinge,
+        Huber as Huber,
+        KullbackLeibler as KullbackLeibler,
+        L1Ball as L1Ball,
+        L2Norm as L2Norm,
+        LInfNorm as LInfNorm,
+        MaxEntry as MaxEntry,
+        Monotone as Monotone,
+        Nuclear as Nuclear,
+        Quantile as Quantile,
+        SortedL1 as SortedL1,
+        SparseGroupL1 as SparseGroupL1,
+        SpectralBall as SpectralBall,
+        TotalVariation1D as TotalVariation1D,
         IsotropicTV as IsotropicTV,
         L2Ball as L2Ball,
         LeastSquares as LeastSquares,
@@ -108,9 +122,11 @@ _HOMES = {
     "energy": "split",
     "engine": "Compiled Eager Engine Replayed",
     "functions": (
-        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 IsotropicTV L2Ball LeastSquares "
-        "Linear LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "
-        "SquaredDistance SquaredNorm Zero mirror_prox prox register_prox registered_pairs"
+        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 Hinge Huber IsotropicTV "
+        "KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall LInfNorm Logistic "
+        "MaxEntry Monotone NegativeEntropy NonNegative Nuclear Quadratic Quantile Separable "
+        "Simplex Smooth SortedL1 SparseGroupL1 SpectralBall SquaredDistance SquaredNorm "
+        "TotalVariation1D Zero mirror_prox prox register_prox registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
     "gradients": (

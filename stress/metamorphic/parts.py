@@ -10,6 +10,7 @@ from torch import Tensor
 
 import legato as lg
 from legato import functions as fn
+from metamorphic import more_terms
 from metamorphic.subject import Inputs, Numbers, Subject
 
 GROUPS = torch.tensor([0, 1, 0, 1])
@@ -89,6 +90,7 @@ def _functions() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
                             ALL),
         "BregmanTerm": (_with(lambda n: {"x": n.uniform(4, low=-0.8, high=0.8)}, w=_weight),
                         lambda t: lg.BregmanTerm(lg.Interval(-1.0, 1.0), t["w"]), ALL),
+        **more_terms.more_terms(),
     }  # fmt: skip
 
 
@@ -118,13 +120,18 @@ def _member(f: Any, t: Inputs) -> Tensor:
 SMOOTH = (
     "SquaredNorm", "SquaredDistance", "Linear", "Zero", "LeastSquares", "Logistic", "Quadratic",
     "Smooth", "SmoothAbsolute", "LogBarrier", "Composed, smooth", "NegativeEntropy", "BregmanTerm",
+    "Huber",
 )  # fmt: skip
 PROXABLE = (
     "L1", "L1 per entry", "AsymmetricL1", "GroupL1", "GroupL1 of groups", "L0", "SquaredNorm",
     "SquaredDistance", "Linear", "Zero", "NonNegative", "Box", "LInfBall", "L2Ball", "Simplex",
     "Equality", "Shifted", "Scaled", "Sum", "Conjugate", "Conjugate of L1",
+    *more_terms.more_terms(),
 )  # fmt: skip
-SETS = ("NonNegative", "Box", "LInfBall", "L2Ball", "Simplex", "Equality", "Conjugate of L1")
+SETS = (
+    "NonNegative", "Box", "LInfBall", "L2Ball", "Simplex", "Equality", "Conjugate of L1",
+    *more_terms.SETS,
+)  # fmt: skip
 """Their values are 0 or infinite."""
 
 

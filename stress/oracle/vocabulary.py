@@ -10,7 +10,13 @@ from legato import algorithms, functions, geometry, gradients, operators
 NOT_A_TERM = {
     "Function": "the base class",
     "IsotropicTV": "short for GroupL1 behind Differences, which are drawn",
+    "KullbackLeibler": "logarithms of data: held against cvxpy by the laws of proxes",
     "L0": "not convex: no solver gives its minimiser",
+    "LogSum": "not convex: no solver gives its minimiser",
+    "MCP": "not convex: no solver gives its minimiser",
+    "Nuclear": "a cone of matrices: held against cvxpy by the laws of proxes",
+    "SCAD": "not convex: no solver gives its minimiser",
+    "SpectralBall": "a cone of matrices: held against cvxpy by the laws of proxes",
     "Sum": "written with +, in every recipe of two terms",
     "mirror_prox": "a function",
     "prox": "a function",
