@@ -97,7 +97,14 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Unroll as Unroll,
     )
     from legato.operators import (
+        Blur as Blur,
         Convolution as Convolution,
+        Downsample as Downsample,
+        Mask as Mask,
+        Radon as Radon,
+        SecondDifferences as SecondDifferences,
+        SymmetrisedGradient as SymmetrisedGradient,
+        Wavelet as Wavelet,
         Dense as Dense,
         Diagonal as Diagonal,
         Differences as Differences,
@@ -133,7 +140,10 @@ _HOMES = {
         "CG GMRES BiCGStab Direct FixedPoint Forward GradientStrategy Implicit Neumann "
         "OneStep Piggyback Unroll"
     ),
-    "operators": "Convolution Dense Diagonal Differences Identity Operator Stack",
+    "operators": (
+        "Blur Convolution Dense Diagonal Differences Downsample Identity Mask Operator Radon "
+        "SecondDifferences Stack SymmetrisedGradient Wavelet"
+    ),
     "problems": "Composite Saddle smoothed",
     "running": "Stop Trace",
     "solving": "Solution solve",

@@ -215,6 +215,13 @@ def _operators() -> dict[str, tuple[Draw, Callable[[Inputs], Any]]]:
                                 lambda t: lg.Convolution(t["k"], "mirror")),
         "Convolution, circular": (_with(planes, k=lambda n: n.normal(3, 2, 2, 3)),
                                   lambda t: lg.Convolution(t["k"], "circular")),
+        "Mask": (image, lambda t: lg.Mask(torch.eye(3, 4) > 0)),
+        "Downsample": (planes, lambda t: lg.Downsample(2, (-2,))),
+        "Blur": (_with(image, k=lambda n: n.normal(2, 3)), lambda t: lg.Blur(t["k"])),
+        "SymmetrisedGradient": (planes, lambda t: lg.SymmetrisedGradient()),
+        "SecondDifferences": (image, lambda t: lg.SecondDifferences()),
+        "Wavelet": (lambda n: {"x": n.normal(4, 8)}, lambda t: lg.Wavelet(2)),
+        "Radon": (lambda n: {"x": n.normal(5, 5)}, lambda t: lg.Radon([0.2, 1.4], 5)),
         "Stack": (_with(matrix), lambda t: lg.Stack(lg.Dense(t["A"]), lg.Identity())),
         "Composition": (matrix, lambda t: lg.Differences((-1,)) @ lg.Dense(t["A"])),
         "Sum": (matrix, lambda t: lg.Dense(t["A"]) + 0.5 * lg.Dense(t["A"])),
@@ -234,7 +241,7 @@ def operator_subjects() -> list[Subject]:
     applied = [
         Subject(
             name, "operator", draw, make, _apply, batched=("x",), homogeneous=("x",),
-            covers=("as_operator",),
+            covers=("as_operator", "SecondDifferences"),
         )
         for name, (draw, make) in _operators().items()
     ]  # fmt: skip

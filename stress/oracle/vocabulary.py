@@ -24,7 +24,17 @@ NOT_A_TERM = {
     "registered_pairs": "a function",
 }
 NOT_AN_OPERATOR = {
+    "Blur": "Convolution, which is drawn, by other means: held against SciPy",
+    "Downsample": "of images: held against slices",
+    "Mask": "Diagonal of zeros and ones",
     "Operator": "the base class",
+    "Radon": "of images: held against integrals",
+    "SecondDifferences": "short for SymmetrisedGradient behind Differences",
+    "SymmetrisedGradient": "of vector fields: held against its definition",
+    "Wavelet": "orthonormal: held against its inverse",
+    "from_function": "a function",
+    "from_pylops": "a function",
+    "from_scipy": "a function",
     "as_operator": "a function",
     "lanczos_norm": "a function",
 }
