@@ -171,6 +171,15 @@ def test_photons_through_an_operator_are_cvxpys():
     np.testing.assert_allclose(found.numpy(), z.value, atol=1e-4)
 
 
+def test_one_of_two_terms_behind_operators_tells_the_shape():
+    energy = lg.KullbackLeibler(torch.ones(4).double()) + lg.NonNegative()
+    energy = energy + lg.L1(0.3) @ lg.Differences((-1,))
+    assert lg.split(energy).start().shape == (4,)
+    torch.testing.assert_close(
+        lg.solve(energy, stop=lg.Stop(5000, tol=1e-12)).x, torch.ones(4).double()
+    )
+
+
 def test_a_ball_around_data_is_a_shifted_ball():
     """min ‖Dx‖₁ with ‖x − y‖ ≤ δ: the centre is a shift, and has a derivative."""
     y, delta = randn(8, seed=7), 0.9
