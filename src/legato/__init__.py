@@ -64,7 +64,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Separable as Separable,
         Simplex as Simplex,
         Smooth as Smooth,
+        SoftMaximum as SoftMaximum,
         SquaredDistance as SquaredDistance,
+        Tsallis as Tsallis,
         SquaredNorm as SquaredNorm,
         Zero as Zero,
         mirror_prox as mirror_prox,
@@ -132,8 +134,8 @@ _HOMES = {
         "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 Hinge Huber IsotropicTV "
         "KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall LInfNorm Logistic "
         "MaxEntry Monotone NegativeEntropy NonNegative Nuclear Quadratic Quantile Separable "
-        "Simplex Smooth SortedL1 SparseGroupL1 SpectralBall SquaredDistance SquaredNorm "
-        "TotalVariation1D Zero mirror_prox prox register_prox registered_pairs"
+        "Simplex Smooth SoftMaximum SortedL1 SparseGroupL1 SpectralBall SquaredDistance "
+        "SquaredNorm TotalVariation1D Tsallis Zero mirror_prox prox register_prox registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
     "gradients": (

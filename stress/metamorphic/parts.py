@@ -90,6 +90,8 @@ def _functions() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
                             ALL),
         "BregmanTerm": (_with(lambda n: {"x": n.uniform(4, low=-0.8, high=0.8)}, w=_weight),
                         lambda t: lg.BregmanTerm(lg.Interval(-1.0, 1.0), t["w"]), ALL),
+        "SoftMaximum": (_point, lambda t: lg.SoftMaximum(1.5), ALL),
+        "Tsallis": (_point, lambda t: lg.Tsallis(1.5).conjugate(), ALL),
         **more_terms.more_terms(),
     }  # fmt: skip
 
@@ -120,7 +122,7 @@ def _member(f: Any, t: Inputs) -> Tensor:
 SMOOTH = (
     "SquaredNorm", "SquaredDistance", "Linear", "Zero", "LeastSquares", "Logistic", "Quadratic",
     "Smooth", "SmoothAbsolute", "LogBarrier", "Composed, smooth", "NegativeEntropy", "BregmanTerm",
-    "Huber",
+    "Huber", "SoftMaximum",
 )  # fmt: skip
 PROXABLE = (
     "L1", "L1 per entry", "AsymmetricL1", "GroupL1", "GroupL1 of groups", "L0", "SquaredNorm",

@@ -4,6 +4,7 @@ from legato.functions.affine import Equality, Linear, Zero
 from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
+from legato.functions.entmax import SoftMaximum, Tsallis
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
 from legato.functions.l0 import L0
 from legato.functions.l2_norm import L2Norm
@@ -63,6 +64,7 @@ __all__ = [
     "Simplex",
     "Smooth",
     "SmoothAbsolute",
+    "SoftMaximum",
     "SortedL1",
     "SparseGroupL1",
     "SpectralBall",
@@ -70,6 +72,7 @@ __all__ = [
     "SquaredNorm",
     "Sum",
     "TotalVariation1D",
+    "Tsallis",
     "Zero",
     "mirror_prox",
     "prox",
