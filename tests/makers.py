@@ -14,21 +14,10 @@ import torch
 from torch import Tensor
 
 import legato as lg
+from draws import rand, randn
 from legato.operators.base import Adjoint, Scaled
 from legato.operators.base import Sum as OperatorSum
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=rng(seed), dtype=torch.float64).to(dtype)
-
-
-def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.rand(*shape, generator=rng(seed), dtype=torch.float64).to(dtype)
-
+from term_cases import TERM_CASES
 
 # --- geometries -----------------------------------------------------------------------------------
 
@@ -143,6 +132,29 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         "Composition": OperatorCase(lg.Dense(r(4, 5, seed=7)) @ dense, at(7), tight=torch.inf),
         "Sum": OperatorCase(dense + other, at(7), tight=torch.inf),
         "Difference": OperatorCase(dense - other, at(7), tight=torch.inf),
+        "Mask": OperatorCase(lg.Mask(r(6, 5, seed=10) > 0), at(2, 6, 5)),
+        "Downsample": OperatorCase(lg.Downsample(2), at(3, 6, 4)),
+        "Downsample one axis": OperatorCase(lg.Downsample(3, (-2,)), at(6, 4)),
+        "Blur": OperatorCase(lg.Blur(r(3, 4, seed=11)), at(2, 8, 9)),
+        "Blur 1-D, zero": OperatorCase(lg.Blur(r(4, seed=11), "zero"), at(2, 30), tight=1.05),
+        "Blur 2-D, zero": OperatorCase(lg.Blur(r(3, 3, seed=11), "zero"), at(20, 21), tight=1.1),
+        "Blur 2-D, mirror": OperatorCase(lg.Blur(r(3, 4, seed=11), "mirror"), at(9, 8), tight=1.06),
+        "SymmetrisedGradient": OperatorCase(lg.SymmetrisedGradient(), at(2, 2, 17, 15)),
+        "SymmetrisedGradient 3-D": OperatorCase(
+            lg.SymmetrisedGradient((-3, -2, -1)), at(3, 5, 6, 4), tight=1.2
+        ),
+        "SecondDifferences": OperatorCase(lg.SecondDifferences(), at(19, 21), tight=1.05),
+        "Wavelet": OperatorCase(lg.Wavelet(2), at(2, 8, 12)),
+        "Wavelet 1-D": OperatorCase(lg.Wavelet(3, dims=(-1,)), at(3, 16)),
+        "Radon": OperatorCase(lg.Radon([0.0, 0.4, 1.3, 2.2], 8), at(2, 8, 8)),
+        "Radon, few detectors": OperatorCase(lg.Radon([0.3, 1.9], 7, 5), at(7, 7)),
+        "from_function": OperatorCase(
+            lg.operators.from_function(lambda x: (x.flip(0) @ x.new_ones(5, 2)).cumsum(0), (4, 5)),
+            at(4, 5),
+        ),
+        "from_scipy": OperatorCase(
+            lg.operators.from_scipy(r(4, 6, seed=12).double().numpy()), at(3, 6)
+        ),
         "Scaled": OperatorCase(-2.5 * dense, at(7)),
         "Scaled by a tensor": OperatorCase(r(1, seed=8).sum() * dense, at(7)),
         "Adjoint": OperatorCase(dense.T, at(5)),
@@ -604,6 +616,9 @@ case(
     parameters=(torch.full((3, 1), 0.95, dtype=torch.float64),),
     model=lambda x: (_sq(x), [cp.sum(cp.square(x), axis=1) <= 0.95**2]),
 )
+
+for function, kwargs in TERM_CASES:
+    case(function, lg.Euclidean, **kwargs)
 
 PROX_CASES = [
     (f"{f.__name__}-{g.__name__}-{i}", c)

@@ -38,6 +38,20 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Equality as Equality,
         Function as Function,
         GroupL1 as GroupL1,
+        Hinge as Hinge,
+        Huber as Huber,
+        KullbackLeibler as KullbackLeibler,
+        L1Ball as L1Ball,
+        L2Norm as L2Norm,
+        LInfNorm as LInfNorm,
+        MaxEntry as MaxEntry,
+        Monotone as Monotone,
+        Nuclear as Nuclear,
+        Quantile as Quantile,
+        SortedL1 as SortedL1,
+        SparseGroupL1 as SparseGroupL1,
+        SpectralBall as SpectralBall,
+        TotalVariation1D as TotalVariation1D,
         IsotropicTV as IsotropicTV,
         L2Ball as L2Ball,
         LeastSquares as LeastSquares,
@@ -50,7 +64,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Separable as Separable,
         Simplex as Simplex,
         Smooth as Smooth,
+        SoftMaximum as SoftMaximum,
         SquaredDistance as SquaredDistance,
+        Tsallis as Tsallis,
         SquaredNorm as SquaredNorm,
         Zero as Zero,
         mirror_prox as mirror_prox,
@@ -83,7 +99,14 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Unroll as Unroll,
     )
     from legato.operators import (
+        Blur as Blur,
         Convolution as Convolution,
+        Downsample as Downsample,
+        Mask as Mask,
+        Radon as Radon,
+        SecondDifferences as SecondDifferences,
+        SymmetrisedGradient as SymmetrisedGradient,
+        Wavelet as Wavelet,
         Dense as Dense,
         Diagonal as Diagonal,
         Differences as Differences,
@@ -108,16 +131,21 @@ _HOMES = {
     "energy": "split",
     "engine": "Compiled Eager Engine Replayed",
     "functions": (
-        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 IsotropicTV L2Ball LeastSquares "
-        "Linear LInfBall Logistic NegativeEntropy NonNegative Quadratic Separable Simplex Smooth "
-        "SquaredDistance SquaredNorm Zero mirror_prox prox register_prox registered_pairs"
+        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 Hinge Huber IsotropicTV "
+        "KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall LInfNorm Logistic "
+        "MaxEntry Monotone NegativeEntropy NonNegative Nuclear Quadratic Quantile Separable "
+        "Simplex Smooth SoftMaximum SortedL1 SparseGroupL1 SpectralBall SquaredDistance "
+        "SquaredNorm TotalVariation1D Tsallis Zero mirror_prox prox register_prox registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
     "gradients": (
         "CG GMRES BiCGStab Direct FixedPoint Forward GradientStrategy Implicit Neumann "
         "OneStep Piggyback Unroll"
     ),
-    "operators": "Convolution Dense Diagonal Differences Identity Operator Stack",
+    "operators": (
+        "Blur Convolution Dense Diagonal Differences Downsample Identity Mask Operator Radon "
+        "SecondDifferences Stack SymmetrisedGradient Wavelet"
+    ),
     "problems": "Composite Saddle smoothed",
     "running": "Stop Trace",
     "solving": "Solution solve",

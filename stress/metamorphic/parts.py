@@ -10,6 +10,7 @@ from torch import Tensor
 
 import legato as lg
 from legato import functions as fn
+from metamorphic import more_terms
 from metamorphic.subject import Inputs, Numbers, Subject
 
 GROUPS = torch.tensor([0, 1, 0, 1])
@@ -89,6 +90,9 @@ def _functions() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
                             ALL),
         "BregmanTerm": (_with(lambda n: {"x": n.uniform(4, low=-0.8, high=0.8)}, w=_weight),
                         lambda t: lg.BregmanTerm(lg.Interval(-1.0, 1.0), t["w"]), ALL),
+        "SoftMaximum": (_point, lambda t: lg.SoftMaximum(1.5), ALL),
+        "Tsallis": (_point, lambda t: lg.Tsallis(1.5).conjugate(), ALL),
+        **more_terms.more_terms(),
     }  # fmt: skip
 
 
@@ -118,13 +122,18 @@ def _member(f: Any, t: Inputs) -> Tensor:
 SMOOTH = (
     "SquaredNorm", "SquaredDistance", "Linear", "Zero", "LeastSquares", "Logistic", "Quadratic",
     "Smooth", "SmoothAbsolute", "LogBarrier", "Composed, smooth", "NegativeEntropy", "BregmanTerm",
+    "Huber", "SoftMaximum",
 )  # fmt: skip
 PROXABLE = (
     "L1", "L1 per entry", "AsymmetricL1", "GroupL1", "GroupL1 of groups", "L0", "SquaredNorm",
     "SquaredDistance", "Linear", "Zero", "NonNegative", "Box", "LInfBall", "L2Ball", "Simplex",
     "Equality", "Shifted", "Scaled", "Sum", "Conjugate", "Conjugate of L1",
+    *more_terms.more_terms(),
 )  # fmt: skip
-SETS = ("NonNegative", "Box", "LInfBall", "L2Ball", "Simplex", "Equality", "Conjugate of L1")
+SETS = (
+    "NonNegative", "Box", "LInfBall", "L2Ball", "Simplex", "Equality", "Conjugate of L1",
+    *more_terms.SETS,
+)  # fmt: skip
 """Their values are 0 or infinite."""
 
 
@@ -208,6 +217,13 @@ def _operators() -> dict[str, tuple[Draw, Callable[[Inputs], Any]]]:
                                 lambda t: lg.Convolution(t["k"], "mirror")),
         "Convolution, circular": (_with(planes, k=lambda n: n.normal(3, 2, 2, 3)),
                                   lambda t: lg.Convolution(t["k"], "circular")),
+        "Mask": (image, lambda t: lg.Mask(torch.eye(3, 4) > 0)),
+        "Downsample": (planes, lambda t: lg.Downsample(2, (-2,))),
+        "Blur": (_with(image, k=lambda n: n.normal(2, 3)), lambda t: lg.Blur(t["k"])),
+        "SymmetrisedGradient": (planes, lambda t: lg.SymmetrisedGradient()),
+        "SecondDifferences": (image, lambda t: lg.SecondDifferences()),
+        "Wavelet": (lambda n: {"x": n.normal(4, 8)}, lambda t: lg.Wavelet(2)),
+        "Radon": (lambda n: {"x": n.normal(5, 5)}, lambda t: lg.Radon([0.2, 1.4], 5)),
         "Stack": (_with(matrix), lambda t: lg.Stack(lg.Dense(t["A"]), lg.Identity())),
         "Composition": (matrix, lambda t: lg.Differences((-1,)) @ lg.Dense(t["A"])),
         "Sum": (matrix, lambda t: lg.Dense(t["A"]) + 0.5 * lg.Dense(t["A"])),
@@ -227,7 +243,7 @@ def operator_subjects() -> list[Subject]:
     applied = [
         Subject(
             name, "operator", draw, make, _apply, batched=("x",), homogeneous=("x",),
-            covers=("as_operator",),
+            covers=("as_operator", "SecondDifferences"),
         )
         for name, (draw, make) in _operators().items()
     ]  # fmt: skip

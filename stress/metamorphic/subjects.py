@@ -37,8 +37,10 @@ INNER = {
     "Linearisation", "SplitStep", "Task", "random_vector", "spectral_radius",
 }  # fmt: skip
 """What strategies and algorithms are made of; Checkpoint is tried by the kills."""
-TABLES = {"diagnose", "register_prox", "registered_pairs"}
-"""What looks at problems or adds to a table, and computes nothing by itself."""
+TABLES = {
+    "diagnose", "from_function", "from_pylops", "from_scipy", "register_prox", "registered_pairs",
+}  # fmt: skip
+"""What looks at problems, adds to a table or wraps others' operators: it computes nothing."""
 """Declared, so that a new public name is either a subject or listed here on purpose."""
 ENGINES = {"Engine", "Eager", "Replayed", "Compiled"}
 """How a solve runs; the tests of engines compare them on every subject of their own."""

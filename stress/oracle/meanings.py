@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from oracle import meanings_more as more
 from oracle import meanings_prox as prox
 from oracle import meanings_smooth as smooth
 from oracle.cones import Program, Rows
@@ -27,6 +28,17 @@ MEANINGS: dict[str, Meaning] = {
     "Simplex": prox.simplex,
     "L2Ball": prox.l2_ball,
     "Equality": prox.equality,
+    "Huber": more.huber,
+    "Quantile": more.quantile,
+    "Hinge": more.hinge,
+    "L2Norm": more.l2_norm,
+    "LInfNorm": more.linf_norm,
+    "MaxEntry": more.max_entry,
+    "L1Ball": more.l1_ball,
+    "SortedL1": more.sorted_l1,
+    "SparseGroupL1": more.sparse_group_l1,
+    "Monotone": more.monotone,
+    "TotalVariation1D": more.total_variation_1d,
     "Zero": smooth.zero,
     "Linear": smooth.linear,
     "SquaredNorm": smooth.squared_norm,

@@ -68,6 +68,8 @@ class _Writer:
                 return self.geometry(entry)
             if "ints" in entry:
                 return f"torch.tensor({entry['ints']})"
+            if "axes" in entry:
+                return repr(tuple(entry["axes"]))
             return self.callable(entry)
         return _plain(entry)
 

@@ -85,11 +85,15 @@ class Terms(Chance):
         """A term with a prox in the Euclidean geometry."""
         names = {
             "L1": 3, "AsymmetricL1": 2, "GroupL1": 3, "NonNegative": 2, "Box": 2, "LInfBall": 1.5,
-            "Simplex": 2, "L2Ball": 2, "Zero": 1, "Equality": 0.4, "conjugate": 2,
+            "Simplex": 2, "L2Ball": 2, "Zero": 1, "Equality": 0.4, "conjugate": 2, "Quantile": 0.7,
+            "Hinge": 0.7, "L2Norm": 0.7, "LInfNorm": 0.7, "MaxEntry": 0.7, "L1Ball": 0.7,
+            "SortedL1": 0.7, "SparseGroupL1": 0.7, "Monotone": 0.7, "TotalVariation1D": 0.7,
         }  # fmt: skip
         if kinds is not None:
             names = {k: v for k, v in names.items() if k in kinds}
         name = self.choose(list(names), list(names.values()))
+        if name == "Hinge" and self.sizes is not None and set(self.sizes) != {1.0}:
+            name = "Quantile"  # which has no size of its own
         term = (
             self._conjugate(shape, strength)
             if name == "conjugate"
@@ -111,16 +115,32 @@ class Terms(Chance):
             args = self._ends(shape, 0.8, infinite=0.15, equal=0.1)
         elif name == "LInfBall":
             args["radius"] = self.weight("r", shape, 0.8, zeros=False)
-        elif name in ("GroupL1", "L2Ball"):
-            args = self._grouped(name, shape, strength if name == "GroupL1" else 0.8)
-        elif name == "Simplex" and len(shape) > 1 and self.happens(0.4):
+        elif name in ("GroupL1", "L2Ball", "LInfNorm", "MaxEntry", "L1Ball", "TotalVariation1D"):
+            args = self._grouped(name, shape, 0.8 if name.endswith("Ball") else strength)
+        elif name == "Quantile":
+            tau = float(f"{self.rng.uniform(0.1, 0.9):.3g}")
+            args = {"tau": tau, "weight": self.weight("w", shape, strength)}
+        elif name == "Hinge":
+            args = self._labelled(shape, strength)
+        elif name == "L2Norm":
+            axes = int(self.choose([1, len(shape)]))
+            norms = [*shape[: len(shape) - axes], *[1] * axes]
+            args = {"weight": self.weight("w", norms, strength)}
+            args["dims"] = {"axes": list(range(-axes, 0))}
+        elif name == "SortedL1":
+            args["weights"] = self._falling(shape, strength)
+        elif name == "SparseGroupL1":
+            args = self._grouped("GroupL1", shape, strength)
+            args["group_weight"] = args.pop("weight")
+            args["weight"] = self.weight("w", shape, strength)
+        elif name in ("Simplex", "Monotone") and len(shape) > 1 and self.happens(0.4):
             args["dim"] = -2
         elif name == "Equality":
             args["b"] = self.tensor("b", tuple(shape), degree=1)
         return {"f": name, "args": args}
 
     def _grouped(self, name: str, shape: list[int], scale: float) -> dict[str, Any]:
-        word = "weight" if name == "GroupL1" else "radius"
+        word = "radius" if name.endswith("Ball") else "weight"
         dim = -2 if len(shape) > 1 and self.happens(0.4) else -1
         if name == "GroupL1" and self.happens(0.4):
             labels = (self.rng.permutation(shape[-1]) % 2).tolist()
@@ -132,8 +152,21 @@ class Terms(Chance):
             weight = self.tensor("w", own, "nonnegative", 1, batched, values)
             return {"weight": weight, "groups": {"ints": labels}}
         norms = [1 if axis == dim % len(shape) else size for axis, size in enumerate(shape)]
-        args: dict[str, Any] = {word: self.weight("w", norms, scale, zeros=name == "GroupL1")}
+        args: dict[str, Any] = {word: self.weight("w", norms, scale, zeros=word == "weight")}
         return {**args, "dim": dim} if dim != -1 else args
+
+    def _labelled(self, shape: list[int], strength: float) -> dict[str, Any]:
+        """Labels of a hinge, which is at 1 whatever the size of an element."""
+        labels = np.sign(self.rng.normal(size=shape))
+        b = self.tensor("y", tuple(shape), "fixed", batched=False, values=labels)
+        return {"b": b, "weight": self.weight("w", shape, strength)}
+
+    def _falling(self, shape: list[int], strength: float) -> str:
+        """Weights that do not increase along the last axis, well apart."""
+        own = (*[1] * (len(shape) - 1), shape[-1]) if self.sizes is not None else (shape[-1],)
+        steps = strength * self.rng.uniform(0.1, 0.5, size=own)
+        values = np.flip(np.cumsum(steps, -1), -1)
+        return self.tensor("w", own, "nonnegative", 1, self.sizes is not None, values)
 
     def _ends(
         self, shape: list[int], scale: float, infinite: float, equal: float = 0.0
@@ -179,6 +212,7 @@ class Terms(Chance):
         names = {
             "LeastSquares": 5, "Quadratic": 2, "Logistic": 1.5, "Smooth": 2, "SquaredDistance": 2,
             "SquaredNorm": 1, "SmoothAbsolute": 1, "Linear": 1, "composed": 2, "L1 smoothed": 0.5,
+            "Huber": 1,
         }  # fmt: skip
         return self.smooth_named(self.choose(list(names), list(names.values())), shape)
 
@@ -221,6 +255,10 @@ class Terms(Chance):
         elif name == "SmoothAbsolute":
             weight = self.weight("w", shape, 0.3, zeros=False)
             term = {"f": name, "args": {"weight": weight, "mu": self._mu()}}
+        elif name == "Huber":
+            weight = self.weight("v", shape, 1.0, degree=0, zeros=False)
+            delta = self.weight("d", shape, 0.5, zeros=False)
+            term = {"f": name, "args": {"delta": delta, "weight": weight}}
         elif name == "L1 smoothed":
             term = {"f": "L1", "args": {"weight": self.weight("w", shape, 0.3, zeros=False)}}
             term["smoothed"] = self._mu()

@@ -93,6 +93,8 @@ class Maker:
             return self.geometry(entry)
         if "ints" in entry:
             return torch.tensor(entry["ints"])
+        if "axes" in entry:
+            return tuple(entry["axes"])
         return self.callable(entry)
 
     # --- operators, geometries --------------------------------------------------------------------

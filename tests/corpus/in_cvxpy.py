@@ -98,6 +98,8 @@ def _named(
         if name == "Simplex*":
             return sum(cp.max(x[i]) for i in rows), []
         return 0, [x >= 0, *(cp.sum(x[i]) == 1 for i in rows)]
+    if name in _MORE:
+        return _MORE[name](x, shape, args, full, dim)
     if name == "Equality":
         return 0, [x == full("b")]
     if name == "Zero":
@@ -147,6 +149,77 @@ def _named(
     if name == "Smooth":
         return _callable(x, shape, args["callable"], numbers), []
     raise KeyError(name)
+
+
+def _one_each(shape: Any, dim: int, full: Any, name: str) -> list[tuple[Any, float]]:
+    """(entries, number) of every slice along an axis."""
+    kept = list(shape)
+    kept[dim] = 1
+    numbers = np.moveaxis(full(name, of=tuple(kept)).reshape(kept), dim, -1).ravel()
+    return list(zip(_slices(shape, dim), numbers, strict=True))
+
+
+def _norm_over_axes(x: Any, shape: Any, args: Any, full: Any, dim: int) -> tuple[Any, list[Any]]:
+    axes = len(args["dims"]["axes"])
+    entries = np.arange(int(np.prod(shape))).reshape(-1, int(np.prod(shape[-axes:])))
+    weights = full("weight", of=(*shape[:-axes], *[1] * axes))
+    return sum(w * cp.norm(x[i], 2) for i, w in zip(entries, weights, strict=True)), []
+
+
+def _sorted(x: Any, shape: Any, args: Any, full: Any, dim: int) -> tuple[Any, list[Any]]:
+    rows = full("weights").reshape(-1, shape[-1])
+    total = 0
+    for entries, row in zip(_slices(shape, -1), rows, strict=True):
+        for k, step in enumerate(np.append(row[:-1] - row[1:], row[-1]), start=1):
+            total += step * cp.sum_largest(cp.abs(x[entries]), k)
+    return total, []
+
+
+def _sparse_groups(x: Any, shape: Any, args: Any, full: Any, dim: int) -> tuple[Any, list[Any]]:
+    groups = _groups(shape, args, dim, full, "group_weight")
+    return full("weight") @ cp.abs(x) + sum(w * cp.norm(x[i], 2) for i, w in groups), []
+
+
+_MORE = {
+    "Huber": lambda x, shape, args, full, dim: (
+        sum(
+            0.5 * w * cp.huber(x[i], d)
+            for i, (w, d) in enumerate(zip(full("weight"), full("delta"), strict=True))
+        ),
+        [],
+    ),
+    "Quantile": lambda x, shape, args, full, dim: (
+        full("weight") @ cp.maximum(-full("tau")[0] * x, (1 - full("tau")[0]) * x),
+        [],
+    ),
+    "Hinge": lambda x, shape, args, full, dim: (
+        full("weight") @ cp.pos(1 - cp.multiply(full("b"), x)),
+        [],
+    ),
+    "L2Norm": _norm_over_axes,
+    "LInfNorm": lambda x, shape, args, full, dim: (
+        sum(w * cp.norm(x[i], "inf") for i, w in _one_each(shape, dim, full, "weight")),
+        [],
+    ),
+    "MaxEntry": lambda x, shape, args, full, dim: (
+        sum(w * cp.max(x[i]) for i, w in _one_each(shape, dim, full, "weight")),
+        [],
+    ),
+    "L1Ball": lambda x, shape, args, full, dim: (
+        0,
+        [cp.norm(x[i], 1) <= r for i, r in _one_each(shape, dim, full, "radius")],
+    ),
+    "SortedL1": _sorted,
+    "SparseGroupL1": _sparse_groups,
+    "Monotone": lambda x, shape, args, full, dim: (
+        0,
+        [cp.diff(x[i]) >= 0 for i in _slices(shape, dim) if len(i) > 1],
+    ),
+    "TotalVariation1D": lambda x, shape, args, full, dim: (
+        sum(w * cp.tv(x[i]) for i, w in _one_each(shape, dim, full, "weight") if len(i) > 1),
+        [],
+    ),
+}
 
 
 def _callable(x: Any, shape: Any, spec: Any, numbers: Any) -> Any:

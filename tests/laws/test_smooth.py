@@ -33,6 +33,9 @@ def functions(dtype=torch.float64):
         "Zero": lg.Zero(),
         "Sum": lg.LeastSquares(A, b) + lg.SquaredNorm(0.3) + lg.Linear(b[:5]),
         "LogBarrier": LogBarrier(0.1, -2.0, 2.0),
+        "SoftMaximum": lg.SoftMaximum(1.0),
+        "SoftMaximum, between": lg.SoftMaximum(1.3),
+        "Huber": lg.Huber(rand(5, seed=7, dtype=dtype), 0.8),
         "SmoothAbsolute": SmoothAbsolute(0.5, 0.1),
     }
 

@@ -16,6 +16,24 @@ PROXES = {
     "box": (lg.Box(-1.0, 1.0), torch.tensor([2.0, 0.5])),
     "ℓ1": (lg.L1(0.4), torch.tensor([2.0, 0.1, -0.9])),
     "groups": (lg.GroupL1(0.4), torch.tensor([2.0, 0.1, -0.9])),
+    "Huber": (lg.Huber(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "Quantile": (lg.Quantile(0.7), torch.tensor([2.0, 0.1, -0.9])),
+    "Hinge": (lg.Hinge(torch.tensor([1.0, -1.0]).double()), torch.tensor([2.0, 0.1])),
+    "counts": (lg.KullbackLeibler(torch.tensor([1.0, 0.0]).double()), torch.tensor([0.3, -0.1])),
+    "norm": (lg.L2Norm(0.4), torch.tensor([2.0, 0.1, -0.9])),
+    "largest": (lg.MaxEntry(2.0), torch.tensor([2.0, 0.1, 1.9])),
+    "largest size": (lg.LInfNorm(2.0), torch.tensor([2.0, 0.1, -1.9])),
+    "ℓ1 ball": (lg.L1Ball(2.0), torch.tensor([2.0, 0.1, -1.9])),
+    "singular values": (lg.Nuclear(0.5), torch.tensor([[2.0, 0.1], [0.3, 0.2], [-0.5, 0.1]])),
+    "equal singular values": (lg.Nuclear(0.5), torch.eye(3)[:, :2]),
+    "spectral ball": (lg.SpectralBall(0.7), torch.tensor([[2.0, 0.1, 0.4], [0.3, 0.9, -0.5]])),
+    "sorted": (lg.SortedL1(torch.tensor([1.0, 0.5, 0.0])), torch.tensor([2.0, 1.9, -3.0])),
+    "sparse groups": (lg.SparseGroupL1(0.3, 0.4), torch.tensor([2.0, 0.1, -0.9])),
+    "monotone": (lg.Monotone(), torch.tensor([2.0, 0.1, -0.9, 3.0])),
+    "total variation": (lg.TotalVariation1D(0.6), torch.tensor([2.0, 0.1, -0.9, 3.0])),
+    "MCP": (lg.functions.MCP(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "SCAD": (lg.functions.SCAD(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "log-sum": (lg.functions.LogSum(0.5), torch.tensor([2.0, 0.1, -0.9])),
     "non-negative": (lg.NonNegative(), torch.tensor([2.0, -0.1])),
 }
 
@@ -32,13 +50,18 @@ def test_all_modes_agree(name):
     torch.testing.assert_close(jacrev(prox)(y), expected)
     torch.testing.assert_close(jacfwd(prox)(y), expected)
     _, tangent = jvp(prox, (y,), (torch.ones_like(y),))
-    torch.testing.assert_close(tangent, expected.sum(1))
+    torch.testing.assert_close(tangent, _along_ones(expected, y))
     with torch.no_grad():
         _, tangent = jvp(prox, (y,), (torch.ones_like(y),))
-    torch.testing.assert_close(tangent, expected.sum(1))
+    torch.testing.assert_close(tangent, _along_ones(expected, y))
     leaf = y.clone().requires_grad_()
-    (both,) = torch.autograd.grad(vmap(prox)(leaf.repeat(2, 1)).sum(0)[0], leaf)
-    torch.testing.assert_close(both, 2 * expected[0])
+    twice = torch.stack([leaf, leaf])
+    (both,) = torch.autograd.grad(vmap(prox)(twice).sum(0).flatten()[0], leaf)
+    torch.testing.assert_close(both, 2 * expected.reshape(-1, *y.shape)[0])
+
+
+def _along_ones(jacobian, y):
+    return jacobian.sum(tuple(range(-y.ndim, 0)))
 
 
 @pytest.mark.parametrize("name", PROXES)

@@ -4,18 +4,31 @@ from legato.functions.affine import Equality, Linear, Zero
 from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
+from legato.functions.entmax import SoftMaximum, Tsallis
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
 from legato.functions.l0 import L0
+from legato.functions.l2_norm import L2Norm
+from legato.functions.largest import L1Ball, LInfNorm, MaxEntry
+from legato.functions.losses import Hinge, Huber, Quantile
+from legato.functions.monotone import Monotone
+from legato.functions.nonconvex import MCP, SCAD, LogSum
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
+from legato.functions.poisson import KullbackLeibler
 from legato.functions.prox import mirror_prox, prox, register_prox, registered_pairs
 from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
 from legato.functions.smooth import LeastSquares, Logistic, Quadratic, Smooth
 from legato.functions.smoothing import LogBarrier, SmoothAbsolute
+from legato.functions.sorted_l1 import SortedL1
+from legato.functions.sparse_group import SparseGroupL1
+from legato.functions.spectral import Nuclear, SpectralBall
 from legato.functions.variation import IsotropicTV
+from legato.functions.variation_1d import TotalVariation1D
 
 __all__ = [
     "L0",
     "L1",
+    "MCP",
+    "SCAD",
     "AsymmetricL1",
     "Box",
     "BregmanTerm",
@@ -24,25 +37,42 @@ __all__ = [
     "Equality",
     "Function",
     "GroupL1",
+    "Hinge",
+    "Huber",
     "IsotropicTV",
+    "KullbackLeibler",
+    "L1Ball",
     "L2Ball",
+    "L2Norm",
     "LInfBall",
+    "LInfNorm",
     "LeastSquares",
     "Linear",
     "LogBarrier",
+    "LogSum",
     "Logistic",
+    "MaxEntry",
+    "Monotone",
     "NegativeEntropy",
     "NonNegative",
+    "Nuclear",
     "Quadratic",
+    "Quantile",
     "Scaled",
     "Separable",
     "Shifted",
     "Simplex",
     "Smooth",
     "SmoothAbsolute",
+    "SoftMaximum",
+    "SortedL1",
+    "SparseGroupL1",
+    "SpectralBall",
     "SquaredDistance",
     "SquaredNorm",
     "Sum",
+    "TotalVariation1D",
+    "Tsallis",
     "Zero",
     "mirror_prox",
     "prox",

@@ -6,15 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato._support.checks import is_concrete, is_recorded
+from legato._support.checks import is_concrete, is_recorded, require_tensor
 from legato._support.tree import largest_over
 from legato.errors import InputError
 from legato.operators import Operator
 
 
-def require_labels(b: Tensor) -> None:
+def require_labels(b: Tensor, name: str) -> None:
     """Refuse labels that are not −1 and 1: with others the loss is another one."""
-    if not _readable(b):
+    require_tensor(b, f"The labels b of {name}")
+    if not b.is_floating_point():
+        raise InputError(f"{name} needs floating-point labels −1.0 and 1.0.")
+    if not readable(b):
         return
     strange = (b.detach().abs() != 1) & ~b.detach().isnan()  # NaN is refused when it is solved
     if bool(strange.any()):
@@ -23,7 +26,7 @@ def require_labels(b: Tensor) -> None:
             "Write labels 0 and 1 as 2 * b - 1." if found == 0 else "Scale the rows of A instead."
         )
         raise InputError(
-            f"Logistic needs labels −1 and 1, but {int(strange.sum())} of {b.numel()} are not, the "
+            f"{name} needs labels −1 and 1, but {int(strange.sum())} of {b.numel()} are not, the "
             f"first of them {found:g}. {cure}"
         )
 
@@ -31,7 +34,7 @@ def require_labels(b: Tensor) -> None:
 @torch.no_grad()
 def require_symmetric(Q: Operator, c: Tensor) -> None:
     """Refuse Q ≠ Q*, told by one random vector: ∇f would be (Q + Q*)x/2 + c, not Qx + c."""
-    if not _readable(c):
+    if not readable(c):
         return
     v = torch.from_numpy(np.random.default_rng(0).standard_normal(tuple(c.shape)))
     v = v.to(c.device, c.dtype)
@@ -51,6 +54,6 @@ def require_symmetric(Q: Operator, c: Tensor) -> None:
         )
 
 
-def _readable(tensor: Tensor) -> bool:
+def readable(tensor: Tensor) -> bool:
     floating = isinstance(tensor, Tensor) and tensor.is_floating_point()
     return floating and is_concrete() and not is_recorded() and not tensor.is_meta

@@ -146,7 +146,7 @@ class GroupL1(Function):
             )
         count = int(self.groups.max()) + 1
         totals = x.new_zeros(*x.shape[:-1], count)
-        return _root(totals.index_add(-1, self.groups, x * x))
+        return root(totals.index_add(-1, self.groups, x * x))
 
     def spread(self, per_group: Tensor) -> Tensor:
         """One value per group, repeated for the group's entries."""
@@ -180,10 +180,11 @@ class GroupL1(Function):
 
 def group_norms(x: Tensor, dim: int) -> Tensor:
     """Euclidean norms along an axis, which stays with size one; derivative 0, not NaN, at 0."""
-    return _root((x * x).sum(dim, keepdim=True))
+    return root((x * x).sum(dim, keepdim=True))
 
 
-def _root(square: Tensor) -> Tensor:
+def root(square: Tensor) -> Tensor:
+    """√square, with derivative 0, not infinite, at 0."""
     zero = square == 0  # asked this way round, NaN stays NaN
     return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, square)))
 

@@ -250,7 +250,7 @@ def _(g: L1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 
 @register_prox(AsymmetricL1, Euclidean)
 def _(g: AsymmetricL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
-    return y - _clip(y, _times(alpha, g.lo), _times(alpha, g.hi))
+    return y - clip(y, _times(alpha, g.lo), _times(alpha, g.hi))
 
 
 @register_prox(GroupL1, Euclidean)
@@ -271,12 +271,12 @@ def _(g: NonNegative, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 
 @register_prox(Box, Euclidean)
 def _(g: Box, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
-    return _clip(y, g.lo, g.hi)
+    return clip(y, g.lo, g.hi)
 
 
 @register_prox(LInfBall, Euclidean)
 def _(g: LInfBall, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
-    return _clip(y, -g.radius, g.radius)
+    return clip(y, -g.radius, g.radius)
 
 
 @register_prox(L2Ball, Euclidean)
@@ -345,7 +345,7 @@ def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 def _(g: Box, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     lo = torch.clamp(torch.as_tensor(g.lo, dtype=y.dtype, device=y.device), min=0)
     hi = torch.as_tensor(g.hi, dtype=y.dtype, device=y.device)
-    return _clip(y, geometry.mirror(lo), geometry.mirror(hi))
+    return clip(y, geometry.mirror(lo), geometry.mirror(hi))
 
 
 @register_prox(Box, Interval)
@@ -362,7 +362,7 @@ def _(g: Function, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
     below = hi < geometry.hi
     safe_lo = torch.where(above, lo, torch.as_tensor(geometry.middle).to(lo))
     safe_hi = torch.where(below, hi, torch.as_tensor(geometry.middle).to(hi))
-    return _clip(
+    return clip(
         y,
         torch.where(above, geometry.mirror(safe_lo), floor),
         torch.where(below, geometry.mirror(safe_hi), ceiling),
@@ -393,7 +393,7 @@ def _one_homogeneous_on_interval(geometry: Interval, y: Tensor, lo: Any, hi: Any
     zero = torch.where(straddles, torch.zeros_like(middle), middle)
     origin = geometry.mirror(zero)
     around = y - origin
-    thresholded = origin + around - _clip(around, lo, hi)
+    thresholded = origin + around - clip(around, lo, hi)
     one_sided = torch.where(ends[0] >= 0, y - hi, y - lo)
     return torch.where(straddles, thresholded, one_sided)
 
@@ -408,7 +408,7 @@ def _times(alpha: Any, end: Any) -> Any:
 
 def soft_threshold(y: Tensor, threshold: Any) -> Tensor:
     """sign(y)·max(|y| − t, 0), written as y minus its projection onto [−t, t]."""
-    return y - _clip(y, -threshold, threshold)
+    return y - clip(y, -threshold, threshold)
 
 
 def _surely_apart(lo: Any, hi: Any) -> bool:
@@ -419,7 +419,7 @@ def _surely_apart(lo: Any, hi: Any) -> bool:
     return bool(lo < hi)
 
 
-def _clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
+def clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
     """The projection onto [lo, hi], which takes numbers and tensors.
 
     Below lo it is lo, above hi it is hi, and so are its derivatives, also where lo = hi. There

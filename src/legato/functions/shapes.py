@@ -72,6 +72,10 @@ def start_behind(operator: Operator, function: Function) -> Var | None:
     """Zeros of the shape of x in f(Kx), from those of Kx or from the operator's own data."""
     image = function.start()
     if image is None:
+        if isinstance(operator, Stack) and isinstance(function, Separable):
+            pairs = zip(operator.operators, function.blocks, strict=True)
+            known = (start_behind(K, f) for K, f in pairs)  # one of them is enough
+            return next((found for found in known if found is not None), operator.start())
         return operator.start()
     try:
         with torch.no_grad():

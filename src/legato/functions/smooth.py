@@ -174,15 +174,12 @@ class Logistic(_DataTerm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", as_operator(self.operator))
-        require_tensor(self.b, "The labels b of Logistic")
-        if not self.b.is_floating_point():
-            raise InputError("Logistic needs floating-point labels −1.0 and 1.0.")
-        require_labels(self.b)
+        require_labels(self.b, "Logistic")
         object.__setattr__(self, "_looked_at", version_of(self.b))
 
     def start(self) -> Var | None:
         if is_concrete() and version_of(self.b) != self._looked_at:  # changed in place since
-            require_labels(self.b)
+            require_labels(self.b, "Logistic")
             object.__setattr__(self, "_looked_at", version_of(self.b))
         return super().start()
 

@@ -1,0 +1,204 @@
+"""Operators of other libraries, and any linear function, as legato's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from legato._support.tree import Var
+from legato.errors import InputError
+from legato.operators.base import Operator
+
+Shape = tuple[int, ...]
+
+
+def from_function(
+    forward: Callable[[Tensor], Tensor],
+    shape: Shape,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Operator:
+    r"""A linear function written in torch as an operator; autograd finds its adjoint.
+
+    .. math:: K^*y = ∇_x ⟨K x, y⟩
+
+    It is tried on random vectors when it is made: a function that is not linear is refused.
+
+    Args:
+        forward: x ↦ Kx for a tensor of this shape, without batch axes.
+        shape: the shape of x.
+        dtype, device: what it is tried with.
+
+    >>> K = legato.operators.from_function(lambda x: x.flip(0).cumsum(0), (3,))
+    >>> K(torch.tensor([1.0, 2.0, 3.0])), K.adjoint(torch.tensor([1.0, 0.0, 0.0]))
+    (tensor([3., 5., 6.]), tensor([0., 0., 1.]))
+    """
+    made = _Traced(forward, tuple(shape))
+    with torch.no_grad():
+        x, z = (_normal(shape, seed, dtype, device) for seed in (0, 1))
+        together, apart = made(2 * x - 3 * z), 2 * made(x) - 3 * made(z)
+    off = float((together - apart).norm() / (1e-30 + apart.norm()))
+    if not off <= 5000 * torch.finfo(dtype).eps:
+        raise InputError(
+            f"The function is not linear: K(2x − 3z) and 2Kx − 3Kz differ by {off:.1e} of their "
+            "size. Leave offsets, clamps and normalisations out of it."
+        )
+    require_adjoint(made, x)
+    return made
+
+
+def from_scipy(operator: Any) -> Operator:
+    """A SciPy LinearOperator, sparse matrix or array, acting on the last axis, on the CPU.
+
+    Kx is its ``matvec`` and K*y its ``rmatvec``, which are compared when it is made: an operator
+    whose adjoint is wrong is refused, and told by how much.
+
+    >>> import scipy.sparse
+    >>> K = legato.operators.from_scipy(scipy.sparse.eye(3).tocsr() * 2)
+    >>> K(torch.ones(3)), K.adjoint(torch.ones(3))
+    (tensor([2., 2., 2.]), tensor([2., 2., 2.]))
+    """
+    from scipy.sparse.linalg import aslinearoperator
+
+    wrapped = aslinearoperator(operator)
+    return _foreign(wrapped, (wrapped.shape[1],), (wrapped.shape[0],))
+
+
+def from_pylops(operator: Any) -> Operator:
+    """An operator of PyLops on the last axes of x, whose sizes are its ``dims``, on the CPU.
+
+    Anything with ``shape``, ``matvec`` and ``rmatvec`` will do; without ``dims`` and ``dimsd`` it
+    acts on vectors. Its adjoint is compared with it when it is made, as by :func:`from_scipy`.
+
+    >>> class Twice:
+    ...     shape = (6, 6)
+    ...     dims = dimsd = (2, 3)
+    ...     matvec = rmatvec = staticmethod(lambda x: 2 * x)
+    >>> legato.operators.from_pylops(Twice())(torch.ones(2, 3))
+    tensor([[2., 2., 2.],
+            [2., 2., 2.]])
+    """
+    missing = [n for n in ("shape", "matvec", "rmatvec") if not hasattr(operator, n)]
+    if missing:
+        raise InputError(
+            f"from_pylops needs an object with shape, matvec and rmatvec, but "
+            f"{type(operator).__name__} has no {', '.join(missing)}."
+        )
+    before = tuple(getattr(operator, "dims", None) or (operator.shape[1],))
+    after = tuple(getattr(operator, "dimsd", None) or (operator.shape[0],))
+    return _foreign(operator, before, after)
+
+
+def _foreign(operator: Any, before: Shape, after: Shape) -> Operator:
+    if np.issubdtype(getattr(operator, "dtype", None) or np.float64, np.complexfloating):
+        raise InputError(
+            f"{type(operator).__name__} is complex; real numbers are what operators take here. Put "
+            "real and imaginary parts on an axis of their own."
+        )
+    made = _Foreign(operator, before, after)
+    require_adjoint(made, _normal(before, 0, torch.float64, "cpu"))
+    return made
+
+
+@torch.no_grad()
+def require_adjoint(operator: Operator, x: Tensor) -> None:
+    """Refuse an operator with ⟨Kx, y⟩ ≠ ⟨x, K*y⟩ at random vectors."""
+    image = operator(x)
+    y = _normal(tuple(image.shape), 2, x.dtype, x.device)
+    back = operator.adjoint(y)
+    one, other = float((image * y).sum()), float((x * back).sum())
+    size = max(float(image.norm() * y.norm()), float(x.norm() * back.norm()), 1e-30)
+    # Others may compute in single precision, whatever they are given.
+    if not abs(one - other) <= 1e-4 * size:
+        raise InputError(
+            f"The adjoint of the operator is wrong: ⟨Kx, y⟩ = {one:.6g} but ⟨x, K*y⟩ = "
+            f"{other:.6g}, for random vectors {abs(one - other) / size:.1e} of their size apart. "
+            "Look at its rmatvec: signs, factors, and what it does at the borders."
+        )
+
+
+def _normal(shape: Shape, seed: int, dtype: torch.dtype, device: Any) -> Tensor:
+    numbers = np.random.default_rng(seed).standard_normal(shape)
+    return torch.from_numpy(np.asarray(numbers)).to(device, dtype)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Traced(Operator):
+    """A linear function of tensors of one shape."""
+
+    forward: Callable[[Tensor], Tensor]
+    shape: Shape
+
+    def __call__(self, x: Var) -> Var:
+        if tuple(x.shape) != self.shape:
+            raise InputError(
+                f"This operator takes tensors of shape {self.shape}, but got {tuple(x.shape)}."
+            )
+        return self.forward(x)
+
+    def adjoint(self, y: Var) -> Var:
+        _, transposed, *_ = torch.func.vjp(self.forward, y.new_zeros(self.shape))
+        (found,) = transposed(y)
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Foreign(Operator):
+    """An operator that computes with NumPy arrays."""
+
+    operator: Any
+    before: Shape
+    after: Shape
+
+    @property
+    def coupled(self) -> tuple[int, int]:
+        return len(self.before), len(self.after)
+
+    def __call__(self, x: Var) -> Var:
+        self._require(x, self.before, "x")
+        return _Outside.apply(x, self, False)  # type: ignore[no-untyped-call]
+
+    def adjoint(self, y: Var) -> Var:
+        self._require(y, self.after, "y")
+        return _Outside.apply(y, self, True)  # type: ignore[no-untyped-call]
+
+    def _require(self, t: Tensor, shape: Shape, name: str) -> None:
+        if tuple(t.shape[max(0, t.ndim - len(shape)) :]) != shape:
+            raise InputError(
+                f"This operator needs {name} of shape {('…', *shape)}, but got {tuple(t.shape)}."
+            )
+        if t.device.type != "cpu":
+            raise InputError(f"This operator computes on the CPU, but {name} is on {t.device}.")
+
+    def apply(self, t: Tensor, adjoint: bool) -> Tensor:
+        before, after = (self.after, self.before) if adjoint else (self.before, self.after)
+        map_ = self.operator.rmatvec if adjoint else self.operator.matvec
+        rows = t.detach().reshape(-1, int(np.prod(before))).numpy()
+        images = [torch.from_numpy(np.asarray(map_(row)).reshape(after)) for row in rows]
+        return torch.stack(images).reshape(*t.shape[: t.ndim - len(before)], *after).to(t.dtype)
+
+
+class _Outside(torch.autograd.Function):
+    """Kx with derivative K and K*y with derivative K*, which autograd does not see inside."""
+
+    @staticmethod
+    def forward(t: Tensor, operator: _Foreign, adjoint: bool) -> Tensor:
+        return operator.apply(t, adjoint)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.operator, ctx.adjoint = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        found = _Outside.apply(grad, ctx.operator, not ctx.adjoint)  # type: ignore[no-untyped-call]
+        return found, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        return _Outside.apply(tangent, ctx.operator, ctx.adjoint)  # type: ignore[no-untyped-call]

@@ -1,0 +1,58 @@
+"""Losses, norms over axes, terms of sequences and of matrices, and what is not convex."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import legato as lg
+from legato import functions as fn
+from metamorphic.subject import Inputs, Numbers
+
+Draw = Callable[[Numbers], Inputs]
+SETS = ("L1Ball", "Monotone", "SpectralBall")
+ENTRIES = {"permuted": {"x": (-1,)}}
+LABELS = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
+
+
+def _vector(n: Numbers) -> Inputs:
+    return {"x": n.normal(4), "w": n.uniform(low=0.1, high=0.8)}
+
+
+def _positive(n: Numbers) -> Inputs:
+    return {"x": n.uniform(4, low=0.2, high=1.5), "w": n.uniform(4, low=0.5, high=3.0)}
+
+
+def _matrix(n: Numbers) -> Inputs:
+    return {"x": n.normal(3, 4), "w": n.uniform(low=0.1, high=0.8)}
+
+
+def _falling(w: Tensor) -> Tensor:
+    return w * torch.tensor([2.0, 1.5, 0.7, 0.1], dtype=w.dtype)
+
+
+def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any]]]:
+    """Draw, function of the inputs, facts; all of them have a prox."""
+    return {
+        "Huber": (_vector, lambda t: lg.Huber(t["w"], 0.7), ENTRIES),
+        "Quantile": (_vector, lambda t: lg.Quantile(0.3, t["w"]), ENTRIES),
+        "Hinge": (_vector, lambda t: lg.Hinge(LABELS.to(t["x"].dtype), t["w"]), {}),
+        "KullbackLeibler": (_positive, lambda t: lg.KullbackLeibler(t["w"], 0.1),
+                            {"permuted": {"x": (-1,), "w": (-1,)}}),
+        "L2Norm": (_vector, lambda t: lg.L2Norm(t["w"], (-1,)), ENTRIES),
+        "LInfNorm": (_vector, lambda t: lg.LInfNorm(t["w"]), ENTRIES),
+        "MaxEntry": (_vector, lambda t: lg.MaxEntry(t["w"]), ENTRIES),
+        "L1Ball": (_vector, lambda t: lg.L1Ball(t["w"]), ENTRIES),
+        "SortedL1": (_vector, lambda t: lg.SortedL1(_falling(t["w"])), ENTRIES),
+        "SparseGroupL1": (_vector, lambda t: lg.SparseGroupL1(t["w"], 0.3), ENTRIES),
+        "Monotone": (lambda n: {"x": n.normal(4)}, lambda t: lg.Monotone(), {}),
+        "TotalVariation1D": (_vector, lambda t: lg.TotalVariation1D(t["w"]), {}),
+        "Nuclear": (_matrix, lambda t: lg.Nuclear(t["w"]), ENTRIES),
+        "SpectralBall": (_matrix, lambda t: lg.SpectralBall(t["w"]), ENTRIES),
+        "MCP": (_vector, lambda t: fn.MCP(t["w"]), ENTRIES),
+        "SCAD": (_vector, lambda t: fn.SCAD(t["w"]), ENTRIES),
+        "LogSum": (_vector, lambda t: fn.LogSum(t["w"]), ENTRIES),
+    }  # fmt: skip
