@@ -98,7 +98,7 @@ case(
 )
 case(
     lg.Hinge,
-    build=lambda w: (lg.Hinge(LABELS, w), E),
+    build=lambda w: (lg.Hinge(LABELS.to(w.dtype), w), E),
     parameters=(W,),
     feasible=_free,
     model=lambda x: (
@@ -120,7 +120,8 @@ case(
 )
 case(
     lg.KullbackLeibler,
-    build=lambda: (lg.KullbackLeibler(COUNTS), E),
+    build=lambda c: (lg.KullbackLeibler(c), E),
+    parameters=(COUNTS,),
     solver_tolerance=1e-9,
     feasible=lambda s: 1e-3 + 5 * rand(3, 4, seed=s),
     model=lambda x: (

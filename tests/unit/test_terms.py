@@ -83,6 +83,21 @@ def test_total_variation_of_sequences_meets_its_optimality_condition():
     torch.testing.assert_close(dual[moved], -torch.sign(jumps[moved]), atol=1e-9, rtol=0)
 
 
+def test_total_variation_of_sequences_with_equal_entries_meets_its_optimality_condition():
+    """Whole numbers, whose blocks meet several at once."""
+    for seed in range(200):
+        y = (1.5 * randn(2, 2 + seed % 37, seed=seed)).round()
+        weight = (0.25, 0.4, 0.5, 0.7, 1.0, 1.5)[seed % 6]
+        x = lg.TotalVariation1D(weight).prox(y)
+        dual, jumps = (y - x).cumsum(-1) / weight, x.diff()
+        assert float(dual.abs().max()) <= 1 + 1e-10
+        assert float(dual[:, -1].abs().max()) < 1e-10
+        moved = jumps.abs() > 1e-9
+        torch.testing.assert_close(
+            dual[:, :-1][moved], -torch.sign(jumps[moved]), atol=1e-9, rtol=0
+        )
+
+
 def test_total_variation_of_sequences_has_the_slopes_of_differences():
     y, c = randn(2, 30, seed=7).cumsum(-1), randn(2, 30, seed=8)
     weight = torch.tensor([[0.7], [1.9]], dtype=torch.float64)
