@@ -41,6 +41,15 @@ def with_weights(layer):
     return lambda image: layer(image, 0.1 * image.detach().amax(tuple(range(1, image.ndim))))
 
 
+def budgeted(layer):
+    """A sum that is limited in proportion to the costs, so that every element meets its limit."""
+
+    def program(c):
+        return layer(-c, G=c.new_ones(1, 5), h=c.detach().sum(-1, keepdim=True), lo=0.0)
+
+    return program
+
+
 ENTROPY = lg.Entropy()
 SOLVED = lg.Implicit(lg.GMRES(tol=1e-11))
 STOPPED = "nonnegative, entropic, to a tolerance"
@@ -64,6 +73,11 @@ LAYERS = {
         with_matrix(layers.SimplexLeastSquares(geometry=ENTROPY)),
         several(8, seed=3),
     ),
+    "quadratic program": (
+        lambda c: layers.QuadraticProgram()(torch.eye(5, dtype=c.dtype) + 0.8, -c, lo=0.0),
+        several(5, seed=12),
+    ),
+    "linear program": (budgeted(layers.LinearProgram(layers.Ridge(0.5))), several(5, seed=13)),
     "sparse coding": (coder(), several(4, seed=4)),
     "matrix game": (lambda A: torch.cat(layers.MatrixGame()(A), -1), several(3, 4, seed=5)),
     "total variation": (with_weights(layers.TotalVariation(80)), several(2, 5, 6, seed=6)),
@@ -166,6 +180,6 @@ def test_every_public_layer_is_held_against_this_law():
     ours = {n for n in ours if issubclass(getattr(layers, n), torch.nn.Module)}
     seen = {"NonNegativeLeastSquares", "SimplexLeastSquares", "SparseCoding", "MatrixGame"}
     seen |= {"TotalVariation", "AnalysisDenoiser", "Potts", "GlobalLayer", "ContrastWeights"}
-    seen |= {"Scale", "UniformWeights"}
+    seen |= {"Scale", "UniformWeights", "QuadraticProgram", "LinearProgram"}
     elsewhere = {"FineFeatures", "LearnedEdges", "SoftmaxLoss"}  # torch's own convolutions, losses
     assert ours == seen | elsewhere

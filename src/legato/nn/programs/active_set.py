@@ -75,13 +75,17 @@ class ActiveSystem:
     def solve(self, right: Tensor) -> Tensor:
         """The solution for right-hand sides (B, size, ·), with the shift taken back."""
         found = torch.linalg.lu_solve(self.LU, self.pivots, right)
-        error = torch.inf
+        # Each instance for itself: units differ within a batch, and one may have no solution.
+        size = right.abs().amax((-2, -1)).clamp(min=torch.finfo(right.dtype).tiny)
+        error = torch.full_like(size, torch.inf)
         for _ in range(_REFINEMENTS):
             missing = right - self.M @ found + self.shift.unsqueeze(-1) * found
-            before, error = error, float(missing.abs().amax())
-            if not _ROUNDING < error < 0.5 * before:
+            before, error = error, missing.abs().amax((-2, -1)) / size
+            going = (error > _ROUNDING) & (error < 0.5 * before)
+            if not bool(going.any()):
                 break
-            found = found + torch.linalg.lu_solve(self.LU, self.pivots, missing)
+            correction = torch.linalg.lu_solve(self.LU, self.pivots, missing)
+            found = found + torch.where(going[:, None, None], correction, 0.0)
         return found
 
     def scatter(self, part: Tensor) -> Tensor:
