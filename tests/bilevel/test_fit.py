@@ -368,6 +368,20 @@ def test_an_interrupt_before_the_first_step():
     assert torch.equal(theta.detach(), torch.zeros(8, dtype=torch.float64))
 
 
+def test_an_interrupt_leaves_the_last_loss_that_is_known():
+    """Descent on (θ − 3)² from 0 with step 0.1 multiplies the distance by 0.8."""
+    theta = torch.zeros((), dtype=torch.float64, requires_grad=True)
+
+    def callback(record):
+        if record.step == 4:
+            raise KeyboardInterrupt
+
+    make = functools.partial(torch.optim.SGD, lr=0.1)
+    result = bilevel.fit(lambda inner: (theta - 3).square(), theta, make, 50, callback=callback)
+    assert result.interrupted
+    assert result.loss == pytest.approx(9 * 0.8 ** (2 * 4))
+
+
 def test_a_failing_step_of_adam_is_undone_and_reported():
     theta = torch.ones(2, dtype=torch.float64, requires_grad=True)
 

@@ -1,6 +1,7 @@
 """The diagnosis finds θ wherever it is kept, as given or made in two precisions."""
 
 import dataclasses
+import warnings
 
 import pytest
 import torch
@@ -321,6 +322,22 @@ def test_a_tolerance_that_was_missed():
     assert d.symptoms == {Symptom.NOT_CONVERGED}
     assert d.row("Implicit(GMRES())").warnings == ("NotConvergedWarning",)
     assert d.row("Unroll()").warnings == ()  # exact for what was computed
+
+
+def test_warnings_of_the_loss_are_heard_from_every_row():
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(number(0.3)))
+
+    def loss(x):
+        warnings.warn("the loss is new", UserWarning, stacklevel=1)
+        return slope(x)
+
+    def heard(gradients):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            diagnose(problem, loss=loss, gradients=gradients)
+        return sum("the loss is new" in str(w.message) for w in found)
+
+    assert heard(FEW) >= heard(FEW[:1]) + len(FEW) - 1
 
 
 def test_a_loss_that_changes_by_itself_is_not_confirmed():

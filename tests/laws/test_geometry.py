@@ -88,3 +88,9 @@ def test_burg_reports_mirror_variables_that_belong_to_no_point():
     y = torch.tensor([-1.0, 0.0, 2.0])
     assert lg.Burg().mirror_interior(y).tolist() == [True, False, False]
     assert bool(torch.isfinite(lg.Burg().unmirror(y)).all())
+
+
+def test_an_entry_at_the_boundary_leaves_the_others_of_a_separable_geometry_alone():
+    """ψ″ = 1/x² is 4 at x = 1/2, whatever is lost at x = 10⁻²⁰⁰."""
+    y, v = torch.tensor([-2.0, -1e200]).double(), torch.tensor([3.0, 1.0]).double()
+    torch.testing.assert_close(lg.Burg().inverse_metric(y, v), torch.tensor([12.0, 0.0]).double())

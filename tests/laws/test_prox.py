@@ -291,3 +291,22 @@ def test_total_variation_of_weight_zero_against_one_sided_differences(through):
         leaf = w.clone().requires_grad_()
         (slope,) = torch.autograd.grad(loss(leaf, strategy), leaf)
         assert float(slope) == pytest.approx(right, rel=1e-4)
+
+
+def test_a_group_shorter_than_one_is_shortened_by_the_weight():
+    """(1 − w/‖y‖)y, of length 0.5 − 0.2, and 0 for a group shorter than w."""
+    y = torch.tensor([[0.3, 0.4], [0.06, 0.08], [3.0, 4.0]]).double()
+    expected = torch.tensor([[0.18, 0.24], [0.0, 0.0], [2.88, 3.84]]).double()
+    torch.testing.assert_close(lg.GroupL1(0.2).prox(y), expected)
+
+
+def test_how_far_an_entry_is_from_the_kink_of_a_projection_onto_the_simplex():
+    """(0.9, 0.5, −0.3) goes to (0.7, 0.3, 0): all are lowered by 0.2, or cut off there."""
+    y = torch.tensor([0.9, 0.5, -0.3]).double()
+    distances = torch.tensor([0.7, 0.3, 0.5]).double()
+    torch.testing.assert_close(lg.Simplex().kinks(y, 1.0), distances)
+    inside, reached = y.clone(), y.clone()
+    inside[2] += 0.49
+    reached[2] += 0.51
+    assert float(lg.Simplex().prox(inside)[2]) == 0
+    assert float(lg.Simplex().prox(reached)[2]) > 0

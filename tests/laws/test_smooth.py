@@ -133,3 +133,10 @@ def test_extreme_values_and_batches(name, dtype, scale, batch):
     assert bool(torch.isfinite(grad).all())
     if scale <= 1e8:
         assert bool(torch.isfinite(value))
+
+
+def test_the_constant_of_a_sum_is_the_largest_curvature():
+    A = randn(7, 4, seed=1)
+    total = lg.LeastSquares(A, randn(7, seed=2)) + lg.SquaredNorm(0.3)
+    curvature = torch.linalg.eigvalsh(A.T @ A + 0.3 * torch.eye(4).double())
+    assert float(total.lipschitz()) == pytest.approx(float(curvature[-1]), rel=1e-6)

@@ -422,3 +422,14 @@ def test_parameters_that_diverged_are_said() -> None:
         denoiser.log_weights[1] = math.nan
     with pytest.raises(errors.InputError, match="weights"):
         denoiser(randn(1, 1, 8, 8))
+
+
+def test_the_smallest_image_whose_noise_can_be_estimated() -> None:
+    """The filter fits once into 3×3 pixels, and sees nothing of what is bilinear."""
+    line = torch.arange(3.0).double()
+    plane = (1 + line[:, None] + 2 * line + 0.5 * line[:, None] * line).expand(1, 1, 3, 3)
+    assert float(noise_level(plane)) == pytest.approx(0.0, abs=1e-12)
+    assert float(noise_level(plane + 0.1 * randn(1, 1, 3, 3))) > 1e-3
+    for height, width in ((2, 3), (3, 2)):
+        with pytest.raises(errors.InputError, match="at least 3×3"):
+            noise_level(torch.zeros(1, 1, height, width))

@@ -398,6 +398,22 @@ def test_numba_results_do_not_depend_on_the_threads() -> None:
 
 
 @numba_only
+def test_gradients_of_large_losses_in_several_bands() -> None:
+    """A thousand times the loss has a thousand times the gradient, across the margins too."""
+    case = Case(spatial=(40, 17), neighbours=8)
+
+    def gradients(potts: Solver) -> dict[str, Tensor]:
+        inputs = {
+            k: t for k, t in leaves(case.tensors(), torch.float64, "cpu").items() if t is not None
+        }
+        found = case.run(potts, {"weights": None, **inputs}).probabilities
+        loss = 1e3 * (found * torch.linspace(-1, 1, 17).double()).square().sum()
+        return dict(zip(inputs, torch.autograd.grad(loss, list(inputs.values())), strict=True))
+
+    assert_close(gradients(load("potts", "numba").solve), gradients(reference), 1e-10)
+
+
+@numba_only
 def test_numba_from_several_threads_at_once() -> None:
     right = _numba_case()
     results: list[dict[str, Tensor]] = []

@@ -128,6 +128,20 @@ def test_faults_of_operators(fault, law):
         check_operator(fault(randn(4, seed=4)), X)
 
 
+class NormOfTheFirst(Running):
+    """One norm for a batch, of an element that is not the largest."""
+
+    def norm(self, like=None):
+        return Running(self.weights[0]).norm(like[0])
+
+
+def test_one_norm_must_bound_every_element_of_a_batch():
+    weights = randn(2, 4, seed=4) * torch.tensor([[1.0], [10.0]]).double()
+    check_operator(Running(weights), randn(2, 4, seed=1))
+    with broken("norm is an upper bound"):
+        check_operator(NormOfTheFirst(weights), randn(2, 4, seed=1))
+
+
 # --- functions ------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,37 @@ def test_a_sum_that_is_constant_has_a_gradient_of_rounding():
     assert verdict.state == "sound", verdict
 
 
+def test_the_error_of_a_right_gradient_is_that_of_the_differences():
+    verdict = check_layer(torch.sin, X, directions=2)["gradient"]
+    assert verdict.value < 1e-6
+
+
+def test_any_seed_of_64_bits():
+    layer = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)).double()
+    report = check_layer(layer, X, directions=1, seed=2**32 + 1)
+    assert report.state == "sound", report
+
+
+def test_a_batch_of_one_element_is_a_batch():
+    verdict = check_layer(torch.sin, X[:1], batch=True, directions=1)["batch = elements"]
+    assert verdict.state == "sound", verdict
+
+
+def test_a_layer_that_changes_a_setting_of_torch_is_found():
+    before = torch.are_deterministic_algorithms_enabled()
+
+    def layer(x):
+        torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled())
+        return x.sin()
+
+    try:
+        verdict = check_layer(layer, X, directions=1)["side effects"]
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert verdict.state == "wrong", verdict
+    assert "deterministic algorithms" in verdict.words
+
+
 class Attention(nn.Module):
     """Softmax does not see what is added to all scores of a row: not the bias of the keys."""
 

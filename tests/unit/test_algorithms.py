@@ -166,6 +166,25 @@ def test_diagonal_steps_satisfy_their_condition():
     assert [tuple(t.shape) for t in s.steps["sigma"]] == [(1, 4, 5), (4, 5)]
 
 
+def test_diagonal_steps_make_room_for_a_smooth_term():
+    """The metric of the iteration, with the Hessian of f taken off, must stay positive."""
+    K = randn(9, 6, seed=7)
+    problem = lg.Saddle(K, lg.L1(1.0), smooth=lg.LeastSquares(A, b))
+    s = lg.solve(problem, lg.PrimalDual(precondition=True), stop=lg.Stop(1))
+    primal = torch.diag(1 / s.steps["tau"]) - A.T @ A
+    dual = torch.diag(1 / s.steps["sigma"])
+    metric = torch.cat((torch.cat((primal, -K.T), 1), torch.cat((-K, dual), 1)))
+    assert float(torch.linalg.eigvalsh(metric)[0]) >= -1e-10
+
+
+def test_given_steps_beside_a_smooth_term_of_unknown_curvature():
+    """0.05x² − x + |x|/2 for every entry, so that x = 5: a step of 2 is fine, 1/τ = 0.5 > 0.1."""
+    smooth = lg.Smooth(lambda x: 0.05 * x**2 - x)
+    problem = lg.Saddle(lg.Identity(), lg.L1(0.5), smooth=smooth)
+    x = solve(problem, lg.PrimalDual(2.0, 0.2), torch.zeros(3).double())
+    torch.testing.assert_close(x, torch.full((3,), 5.0).double())
+
+
 def test_the_balance_can_be_learned():
     r = torch.tensor(2.0).double().requires_grad_()
     s = lg.solve(tv(), lg.PrimalDual(balance=r), stop=lg.Stop(4))

@@ -536,6 +536,14 @@ def test_a_solve_that_has_not_converged_is_no_fixed_point():
         lg.solve(slow, lg.ForwardBackward(0.001), gradient=lg.Implicit(), stop=lg.Stop(3))
 
 
+def test_one_element_of_a_batch_that_has_not_converged_is_enough():
+    """The first is solved from the start, x = 0; the second is not."""
+    target = torch.stack((torch.zeros(8).double(), b)) * weight()
+    slow = lg.Composite(lg.LeastSquares(A, target))
+    with pytest.warns(errors.NotConvergedWarning, match="after 3 iterations"):
+        lg.solve(slow, lg.ForwardBackward(0.001), gradient=lg.Implicit(), stop=lg.Stop(3))
+
+
 def test_one_step_says_when_most_of_the_gradient_is_missing():
     problem = lg.Composite(lg.LeastSquares(A, weight() * b))
     s = lg.solve(

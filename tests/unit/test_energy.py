@@ -328,3 +328,32 @@ def test_a_matrix_tells_the_shape_of_the_variable():
     torch.testing.assert_close(found.x, given.x, atol=1e-8, rtol=0)
     batch = lg.solve(lg.L1(0.5) @ torch.stack([A, 2 * A]) + lg.Simplex(), stop=lg.Stop(5))
     assert batch.x.shape == (2, 4)
+
+
+def test_a_stack_behind_another_operator():
+    """‖BCx‖₁/3 + ‖Cx‖₁/5 + ½‖x − d‖², whose operator makes a tuple without being a stack."""
+    B, C, d = randn(4, 5, seed=1), randn(5, 3, seed=2), randn(3, seed=3)
+    K = lg.Stack(lg.Dense(B), lg.Identity()) @ lg.Dense(C)
+    penalty = lg.Separable(lg.L1(1 / 3), lg.L1(1 / 5))
+    problem = lg.Saddle(K, penalty, nonsmooth=lg.SquaredDistance(d))
+    product = lg.Product(lg.Euclidean(), lg.Euclidean())
+    found = lg.solve(problem, lg.PrimalDual(dual_geometry=product), stop=UNTIL)
+    x = cp.Variable(3)
+    image = C.numpy() @ x
+    objective = cp.norm1(B.numpy() @ image) / 3 + cp.norm1(image) / 5
+    objective += cp.sum_squares(x - d.numpy()) / 2
+    cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL)
+    torch.testing.assert_close(found.x, torch.from_numpy(x.value), rtol=1e-5, atol=1e-6)
+
+
+def test_the_matrix_at_the_right_of_a_product_tells_the_shape_of_the_variable():
+    """Min of ‖BCx‖₁ + ½‖x‖² over 1 ≤ x ≤ 2, where nothing but C has the length of x."""
+    B, C = randn(4, 5, seed=1), randn(5, 3, seed=2)
+    problem = lg.Saddle(
+        lg.Dense(B) @ lg.Dense(C), lg.L1(), smooth=lg.SquaredNorm(), nonsmooth=lg.Box(1.0, 2.0)
+    )
+    found = lg.solve(problem, lg.PrimalDual(), stop=UNTIL)
+    x = cp.Variable(3)
+    objective = cp.norm1((B @ C).numpy() @ x) + cp.sum_squares(x) / 2
+    cp.Problem(cp.Minimize(objective), [x >= 1, x <= 2]).solve(solver=cp.CLARABEL)
+    torch.testing.assert_close(found.x, torch.from_numpy(x.value), rtol=1e-5, atol=1e-6)

@@ -9,6 +9,7 @@ import torch
 import legato as lg
 from legato import errors
 from legato.gradients import Linearisation, random_vector, spectral_radius
+from legato.gradients.linear.spectrum import decay_rate
 from makers import randn
 
 A, b = randn(12, 6, seed=1), randn(12, seed=2)
@@ -457,3 +458,8 @@ def test_random_numbers_do_not_follow_the_default_device():
     with torch.device("meta"):
         found = random_vector(torch.zeros(3, device="cpu"))
     assert torch.equal(found, expected)
+
+
+def test_a_sequence_that_reaches_zero_has_the_rate_of_what_came_before():
+    assert decay_rate([8.0, 4.0, 2.0, 1.0, 0.0]) == pytest.approx(0.5)
+    assert decay_rate([8.0, 4.0, 2.0, float("inf")]) == float("inf")

@@ -86,3 +86,18 @@ def test_a_number():
         (slope,) = torch.autograd.grad(found.x, y)
         assert float(found.x.detach()) == pytest.approx(2.0)
         assert float(slope) == pytest.approx(1.0)
+
+
+def test_an_element_of_a_batch_rests_while_another_moves():
+    """The step of the first, which starts at its solution, is the one that it has alone."""
+    q = torch.tensor([1.0, 0.01]).double()
+    c = torch.tensor([[2.0, 3.0], [5.0, -4.0]]).double()
+    start = torch.tensor([[2.0, 3.0], [0.0, 0.0]]).double()
+    algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
+
+    def steps(rows):
+        problem = lg.Composite(lg.Quadratic(lg.Diagonal(q), -q * c[rows]))
+        return lg.solve(problem, algorithm, start[rows], stop=lg.Stop(30)).steps["step"]
+
+    together, alone = steps([0, 1]), torch.cat((steps([0]), steps([1])))
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=0)

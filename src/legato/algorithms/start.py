@@ -147,7 +147,7 @@ def require_positive_step(step: object, name: str) -> None:
 
 def constant_where_coupled(bound: Tensor, term: Function, x: Var) -> Tensor:
     """The largest entries along axes that a prox couples, for a step must not vary there."""
-    if bound.ndim == 0 or isinstance(x, tuple):
+    if isinstance(x, tuple):  # whose terms couple no axes
         return bound
     for dim in term.prox_couples():
         axis = dim if dim < 0 else dim - x.ndim
