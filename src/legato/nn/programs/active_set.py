@@ -119,8 +119,9 @@ class ActiveSystem:
         """Where x is not unique, and where active constraints depend on one another."""
         n = self.P.n
         probes = torch.randn(
-            self.size, _PROBES, dtype=self.M.dtype, generator=torch.Generator().manual_seed(0)
-        ).to(self.M.device)
+            self.size, _PROBES, dtype=self.M.dtype, device="cpu",
+            generator=torch.Generator().manual_seed(0),
+        ).to(self.M.device)  # fmt: skip
         probes = (probes / probes.norm(dim=0)).expand(self.P.size, -1, -1)
         response = torch.linalg.lu_solve(self.LU, self.pivots, probes).abs()
         loose = response[:, :n].amax((-2, -1)) > _SINGULAR

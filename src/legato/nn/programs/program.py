@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from legato._support.lazy import lazy
 
 
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ class Program:
         picked = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "bounded"}
         return replace(self, **picked)
 
-    @cached_property
+    @lazy
     def sides(self) -> tuple[Tensor, Tensor]:
         """The right-hand sides d of all inequalities, 0 where infinite, and where they are finite.
 
