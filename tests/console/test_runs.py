@@ -1,12 +1,14 @@
 """One folder a run."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from legato.console.provenance import processor, provenance
 from legato.console.runs import RunFolder, differences, require_same, results_of
 from legato.errors import InputError
 
@@ -125,3 +127,16 @@ def test_differences_are_named_by_their_place():
         "recipe.lr was 0.1 and is now 0.2",
         "layer.weights was None and is now 'learned'",
     ]
+
+
+def test_a_processor_has_a_model(tmp_path):
+    described = tmp_path / "cpuinfo"
+    described.write_text(
+        "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: Some CPU\n\n"
+        "processor\t: 1\nmodel name\t: Another\n"
+    )
+    assert processor(described) == "Some CPU, family 6, model 207"
+    assert processor(tmp_path / "missing")  # what Python knows
+    found = provenance()
+    assert found["device"] == processor()
+    assert 1 <= found["cores"] <= os.cpu_count()

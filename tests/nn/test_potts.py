@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -77,10 +78,15 @@ def test_dtype_follows_the_cost(dtype: torch.dtype) -> None:
         assert t.dtype == dtype
 
 
-def test_a_batch_is_its_images() -> None:
-    """With given steps; derived ones come from the largest weight of the whole batch."""
+@pytest.mark.parametrize(
+    "options", [{}, {"tau": 0.3, "sigma": 0.3}, {"max_weight": 9.0, "epsilon": 0.1}], ids=str
+)
+def test_a_batch_is_its_images(options: Any) -> None:
+    """With derived steps too, however large the weights of the others are."""
     cost, weights = randn(3, 4, 5, 6), rand(3, 1, 2, 5, 6, seed=1)
-    layer = Potts(20, tau=0.3, sigma=0.3)
+    layer = Potts(20, **options)
+    if "tau" not in options:
+        weights = weights * torch.tensor([0.1, 1.0, 8.0]).double()[:, None, None, None, None]
     together = layer.solve(cost, weights).x
     alone = [layer.solve(c[None], w[None]).x for c, w in zip(cost, weights, strict=True)]
     torch.testing.assert_close(together, torch.cat(alone))
@@ -565,20 +571,38 @@ def test_a_long_solve_with_entropy_and_a_learned_balance_takes_the_precise_kerne
     assert Potts(LONG_SOLVE + 1, learn_balance=True).solve(cost).kernel == fastest
 
 
-def test_derived_steps_count_as_constants() -> None:
-    """The weights' gradient is that of the iteration with its steps held fixed, as stated."""
-    generator = torch.Generator().manual_seed(0)
-    cost = torch.randn(1, 3, 4, 5, generator=generator, dtype=torch.float64)
-    w = torch.rand(1, 1, 2, 4, 5, generator=generator, dtype=torch.float64) + 0.1
-    largest = 2 * math.sqrt(2) * float(w.max())
-    gradients = []
-    for layer in (Potts(20), Potts(20, tau=1 / largest, sigma=1 / largest)):
-        weights = w.clone().requires_grad_()
-        layer.solve(cost, weights).x.square().sum().backward()
-        gradients.append(weights.grad)
-    torch.testing.assert_close(gradients[0], gradients[1])
+@each_kernel
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+@pytest.mark.parametrize("average", [False, True], ids=["last", "mean"])
+def test_derivatives_know_that_steps_follow_from_the_weights(
+    kernel: str, epsilon: float, average: bool
+) -> None:
+    """Two images, one of whose weights are larger: the derivative along a random direction of W,
+    and along W itself, which moves the steps the most."""
+    cost, w = place(kernel, randn(2, 3, 4, 5)), place(kernel, rand(2, 1, 2, 4, 5) + 0.1)
+    w[1] *= 5
+    layer = Potts(20, epsilon=epsilon, average=average, kernel=kernel)
+
+    def value(weights: Tensor) -> Tensor:
+        output = layer.solve(cost, weights)
+        return loss(output.x, output.y)
+
     weights = w.clone().requires_grad_()
-    steps = {"tau": 0.9 / largest, "sigma": 0.9 / largest}  # constants leave room for differences
-    assert torch.autograd.gradcheck(
-        lambda x: Potts(5, **steps).solve(cost, x).x, weights, eps=1e-6, atol=1e-7
-    )
+    (found,) = torch.autograd.grad(value(weights), weights)
+    for direction in (w, place(kernel, randn(2, 1, 2, 4, 5, seed=3))):
+        h = 1e-6
+        slope = (value(w + h * direction) - value(w - h * direction)) / (2 * h)
+        torch.testing.assert_close((found * direction).sum(), slope, rtol=1e-5, atol=1e-8)
+
+
+def test_a_declared_bound_fixes_the_steps() -> None:
+    cost, weights = randn(1, 3, 4, 5), rand(1, 1, 2, 4, 5)
+    step = 1 / (8**0.5 * 3.0)
+    bounded = Potts(10, balance=2.0, max_weight=3.0).solve(cost, weights)
+    given = Potts(10, tau=2 * step, sigma=step / 2).solve(cost, weights)
+    torch.testing.assert_close(bounded.x, given.x, rtol=1e-6, atol=1e-6)
+    with pytest.raises(lg.errors.StepError, match=r"reach 3.1, more than max_weight = 3"):
+        Potts(2, max_weight=3.0).solve(cost, 3.1)
+    for wrong in ({"max_weight": 0.0}, {"max_weight": 1.0, "tau": 0.1, "sigma": 0.1}):
+        with pytest.raises(lg.errors.StepError, match="max_weight"):
+            Potts(**wrong)

@@ -22,7 +22,7 @@ from legato.nn import (
     UniformWeights,
 )
 from legato.nn.neighbourhood import offsets
-from makers import randn
+from makers import rand, randn
 
 
 def probabilities(layer: Potts, cost: Tensor, weights: Tensor | float) -> Tensor:
@@ -297,7 +297,7 @@ def test_a_padded_image_is_segmented_as_if_alone(padded: Any, neighbours: int, k
     weights = UniformWeights(0.7) if kind == "uniform" else Fixed(neighbours // 2)
     layer = GlobalLayer(
         weights, iterations=40, neighbours=neighbours, kernel="reference",
-        largest=1.0 if kind == "fixed" else None,
+        max_weight=1.0 if kind == "fixed" else None,
     )  # fmt: skip
     with torch.no_grad():
         layer.scale.log_scale.add_(1.5)
@@ -317,7 +317,7 @@ def test_a_padded_image_is_segmented_as_if_alone(padded: Any, neighbours: int, k
 def test_padding_of_learned_weights_is_cut_off(padded: Any) -> None:
     image, logits, inside = padded
     torch.manual_seed(1)
-    layer = GlobalLayer(LearnedEdges((), 3, 8), neighbours=8, largest=1.0, kernel="reference")
+    layer = GlobalLayer(LearnedEdges((), 3, 8), neighbours=8, max_weight=1.0, kernel="reference")
     seen = {}
     layer.potts.register_forward_hook(lambda module, given, output: seen.update(weights=given[1]))
     layer(logits, image, (), inside)
@@ -336,8 +336,37 @@ def test_without_weights_the_layer_is_the_networks_log_softmax(largest: float | 
     torch.manual_seed(0)
     logits = torch.randn(1, 3, 6, 7)
     weights = LearnedEdges((), 3, initial=1e-7) if largest else UniformWeights(1e-7)
-    layer = GlobalLayer(weights, largest=largest, kernel="reference")
+    layer = GlobalLayer(weights, max_weight=largest, kernel="reference")
     if largest is None:  # steps that follow the weights are those of the largest one
         layer.potts.tau, layer.potts.sigma = 5 / 8**0.5, 1 / (5 * 8**0.5)
     found = layer(logits, torch.rand(1, 3, 6, 7))
     torch.testing.assert_close(found, logits.log_softmax(1), rtol=1e-3, atol=1e-3)
+
+
+def test_one_weight_for_all_and_the_scale_are_one_parameter() -> None:
+    """argmin ⟨−s·logits, u⟩ + β‖∇u‖₁ depends on s/β alone, and so do its iterates."""
+    layer = GlobalLayer(UniformWeights(0.7), iterations=30, kernel="reference").double()
+    logits, image = 5 * randn(2, 3, 6, 7), randn(2, 3, 6, 7)
+    layer(logits, image).exp().square().sum().backward()
+    beta, scale = layer.weights.log_beta.grad, layer.scale.log_scale.grad
+    assert abs(float(scale)) > 1e-3
+    torch.testing.assert_close(beta, -scale)
+
+
+@pytest.mark.parametrize("name", ["raw_beta", "raw_kappa"])
+def test_contrast_weights_learn_by_the_derivative_of_what_is_computed(name: str) -> None:
+    layer = GlobalLayer(ContrastWeights(), iterations=30, kernel="reference").double()
+    logits, image = 3 * randn(2, 3, 6, 7), rand(2, 3, 6, 7)
+    parameter = getattr(layer.weights, name)
+
+    def value() -> Tensor:
+        return layer(logits, image).exp().square().sum()
+
+    (found,) = torch.autograd.grad(value(), parameter)
+    values, h = [], 1e-6
+    for shift in (h, -h):
+        with torch.no_grad():
+            parameter += shift
+            values.append(value())
+            parameter -= shift
+    torch.testing.assert_close(found, (values[0] - values[1]) / (2 * h), rtol=1e-5, atol=1e-8)

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import legato
 
 _PACKAGES = ("lightning", "numba", "numpy", "torchmetrics", "triton")
+_NUMBERS = {"family": "cpu family", "model": "model"}
 
 
 def provenance(device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -24,10 +26,7 @@ def provenance(device: str | torch.device = "cpu") -> dict[str, Any]:
     environment variable LEGATO_COMMIT; elsewhere git is asked.
     """
     commit = os.environ.get("LEGATO_COMMIT")
-    if torch.device(device).type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = platform.processor() or platform.machine()
+    gpu = torch.device(device).type == "cuda"
     versions = {
         "legato": legato.__version__,
         "torch": torch.__version__,
@@ -43,10 +42,26 @@ def provenance(device: str | torch.device = "cpu") -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit or _git("rev-parse", "HEAD"),
         "uncommitted_changes": None if commit or changes is None else bool(changes),
-        "device": name,
+        "device": torch.cuda.get_device_name(device) if gpu else processor(),
+        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "versions": versions,
     }
+
+
+def processor(described: Path = Path("/proc/cpuinfo")) -> str:
+    """The CPU by its model, which for a virtual machine's may be told by its numbers alone."""
+    try:
+        lines = described.read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    known = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
+    if "model name" not in known:
+        return platform.processor() or platform.machine()
+    numbers = [f"{part} {known[key]}" for part, key in _NUMBERS.items() if key in known]
+    return ", ".join([known["model name"], *numbers])
 
 
 def _git(*args: str) -> str | None:

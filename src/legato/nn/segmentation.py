@@ -159,7 +159,7 @@ class LearnedEdges(nn.Module):
     .. math:: W = \mathrm{sigmoid}(C\,H)
 
     H are :class:`FineFeatures`, C a 3×3 convolution. Weights of at most 1 bound the operator's norm
-    once and for all, so that the solver's steps depend on no batch: give ``largest=1`` to
+    once and for all, so that the solver's steps depend on no batch: give ``max_weight=1`` to
     :class:`GlobalLayer`. Reference: Zheng et al. (2015), end-to-end learned pairwise terms.
 
     Args:
@@ -247,8 +247,8 @@ class GlobalLayer(nn.Module):
         iterations (int): of the solver. Default: 100
         neighbours (int): 4 or 8. Default: 4
         balance (float): ratio r of the solver's steps, τ = r/‖K‖ and σ = 1/(r‖K‖). Default: 5
-        largest (float, optional): a bound on W, which fixes the steps. Default: None, they follow
-            the largest weight of each batch
+        max_weight (float, optional): a bound on W, which fixes the steps. Default: None, they
+            follow the largest weight of each image
         average (bool): return the mean of the iterates, not the last one. Default: False
         gradient (GradientStrategy, optional): how to differentiate. Default: ``Unroll()``
         kernel (str, optional): as of :class:`Potts`.
@@ -273,14 +273,13 @@ class GlobalLayer(nn.Module):
         iterations: int = 100,
         neighbours: int = 4,
         balance: float = 5.0,
-        largest: float | None = None,
+        max_weight: float | None = None,
         average: bool = False,
         gradient: GradientStrategy | None = None,
         kernel: str | None = None,
     ) -> None:
         super().__init__()
         self.weights = weights
-        self.largest = largest
         self.directions = offsets(2, neighbours)
         unit = 2 * math.sqrt(len(self.directions))  # ‖K‖ for weights of 1
         self.potts = Potts(
@@ -290,10 +289,9 @@ class GlobalLayer(nn.Module):
             average=average,
             gradient=gradient,
             kernel=kernel,
-            tau=None if largest is None else balance / (unit * largest),
-            sigma=None if largest is None else 1 / (balance * unit * largest),
+            max_weight=max_weight,
         )
-        self.scale = Scale(iterations, tau=balance / (unit * (largest or 1.0)))
+        self.scale = Scale(iterations, tau=balance / (unit * (max_weight or 1.0)))
 
     def forward(
         self,
@@ -311,6 +309,9 @@ class GlobalLayer(nn.Module):
             inside (Tensor, optional): (B, H, W) bool, False where a batch was padded.
         """
         weights = self.weights(image, features)
+        if inside is None and self.potts.max_weight is None and weights.shape[-1] > 1:
+            # Steps follow from the edges that there are, as where an image was padded.
+            inside = logits.new_ones((1, *logits.shape[-2:]), dtype=torch.bool)
         if inside is not None:
             weights = weights * self._crossings(inside)
         return self.potts(self.scale(logits), weights)

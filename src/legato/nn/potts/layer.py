@@ -135,14 +135,16 @@ class Potts(nn.Module):
     it costs that neighbours differ; with weights of zero (ε = 0, the last iterate) the layer is
     log_softmax(−Nτc).
 
-    The steps are τ = r/‖K‖ and σ = 1/(r‖K‖), where ‖K‖ follows from the largest weight of the
-    batch; they are held fixed in the derivative. Give ``tau`` and ``sigma`` where a result must not
-    depend on the other images of a batch.
+    The steps are τ = r/‖K‖ and σ = 1/(r‖K‖). ‖K‖ follows from the largest weight of each image, and
+    the derivative in W knows that; with ε > 0 it follows from the largest weight of the batch. Give
+    ``max_weight`` where the weights have a bound: then the steps depend on no image at all.
 
     Args:
         iterations (int): N, of the Bregman primal–dual method. Default: 100
         balance (float): r > 0, the ratio of primal to dual steps. Default: 1
         learn_balance (bool): make r a parameter. Default: False
+        max_weight (float, optional): a bound of all weights, from which the steps follow. Default:
+            None, they follow from the weights
         tau (float, optional): a fixed primal step; with ``sigma``, instead of ``balance``
         sigma (float, optional): a fixed dual step
         neighbours (int): 4 couples pixels along the axes, 8 along the diagonals of the plane as
@@ -180,6 +182,7 @@ class Potts(nn.Module):
         *,
         balance: float = 1.0,
         learn_balance: bool = False,
+        max_weight: float | None = None,
         tau: float | None = None,
         sigma: float | None = None,
         neighbours: int = 4,
@@ -192,9 +195,12 @@ class Potts(nn.Module):
         require_iterations(iterations, "Potts")
         if (tau is None) != (sigma is None):
             raise StepError("Give both tau and sigma, or neither.")
-        for name, value in (("balance", balance), ("tau", tau), ("sigma", sigma)):
+        sizes = {"balance": balance, "max_weight": max_weight, "tau": tau, "sigma": sigma}
+        for name, value in sizes.items():
             if value is not None and not 0 < value < math.inf:
                 raise StepError(f"{name} must be positive and finite, not {value!r}.")
+        if max_weight is not None and tau is not None:
+            raise StepError("tau and sigma need no max_weight: give one or the other.")
         if not 0 <= epsilon < math.inf:
             raise InputError(f"epsilon must be non-negative, not {epsilon!r}.")
         if neighbours not in (4, 8):
@@ -203,6 +209,7 @@ class Potts(nn.Module):
             raise StepError("tau and sigma leave no balance to learn: give one or the other.")
         require_known(kernel)
         self.iterations = iterations
+        self.max_weight = max_weight
         self.tau, self.sigma = tau, sigma
         self.neighbours = neighbours
         self.average = average
@@ -272,9 +279,8 @@ class Potts(nn.Module):
             directions = offsets(cost.ndim - 2, self.neighbours)
             w = _require_weights(weights, cost, len(directions))
             state = _require_state(state, cost, len(directions))
-            steps = self._steps(w, len(directions), cost)
             start = (None, None) if state is None else (state.mirror, state.dual)
-            name, done = self._iterate(cost, w, *steps, *start)
+            name, done = self._iterate(*self._with_steps(cost, w, len(directions)), *start)
         return PottsOutput(
             x=done.probabilities if done.mean is None else done.mean,
             state=PottsState(done.mirror, done.dual),
@@ -286,16 +292,36 @@ class Potts(nn.Module):
             averaged=None if done.mean is None else self.iterations,
         )
 
-    def _steps(self, w: Tensor, directions: int, cost: Tensor) -> tuple[Tensor, Tensor]:
-        largest = torch.linalg.vector_norm(w.detach(), math.inf)
-        # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
-        norm = 2 * math.sqrt(directions) * nn.functional.threshold(largest, 1 / RANGE[w.dtype], 1.0)
+    def _with_steps(
+        self, cost: Tensor, w: Tensor, directions: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r"""c, W, τ and σ of the iteration, in units in which one pair of steps fits every image.
+
+        .. math:: τc = \frac{r}{κ}\,\frac{c}{m}, \quad τW = \frac{r}{κ}\,\frac{W}{m}, \quad
+                  σW = \frac{1}{rκ}\,\frac{W}{m}, \qquad κ = 2\sqrt{E}, \; m = \max W
+
+        The iteration sees nothing else of them. With entropy it sees τε too: then τ = r/(κm) with
+        the largest m of the batch.
+        """
+        unit = 2 * math.sqrt(directions)  # ‖K‖ for weights of 1
         if self.tau is not None and self.sigma is not None:
             tau, sigma = cost.new_full((), self.tau), cost.new_full((), self.sigma)
-            _require_stable(tau, sigma, norm)
-            return tau, sigma
+            _require_stable(tau, sigma, unit * torch.linalg.vector_norm(w.detach(), math.inf))
+            return cost, w, tau, sigma
         r = self.log_balance.exp().to(cost)
-        return r / norm, (r * norm).reciprocal()
+        if self.max_weight is not None:
+            _require_bounded(w, self.max_weight)
+            norm = unit * self.max_weight
+            return cost, w, r / norm, (r * norm).reciprocal()
+        apart = self.epsilon == 0
+        largest = w.amax((1, 2, *range(3, w.ndim)), keepdim=True) if apart else w.amax()
+        # Without coupling any step is stable: then those of unit weights, which Scale assumes too.
+        largest = torch.where(largest > 1 / RANGE[w.dtype], largest, torch.ones_like(largest))
+        if apart:
+            return cost / largest[..., 0], w / largest, r / unit, (r * unit).reciprocal()
+        if not isinstance(self.gradient, Unroll):
+            largest = largest.detach()  # at a solution steps do not matter
+        return cost, w, r / (unit * largest), (r * unit * largest).reciprocal()
 
     def _iterate(
         self,
@@ -411,6 +437,19 @@ def _require_state(state: PottsState | None, cost: Tensor, directions: int) -> P
             )
         require_finite(tensor, f"The state's {name} variable")
     return PottsState(*parts)
+
+
+def _require_bounded(w: Tensor, most: float) -> None:
+    """W ≤ max_weight, checked on the device itself where reading would make it wait."""
+    largest = torch.linalg.vector_norm(w.detach(), math.inf)
+    if largest.is_cuda:
+        torch._assert_async(largest <= most * (1 + 1e-5), "Potts: a weight exceeds max_weight")
+    elif cheap_to_read(largest) and as_number(largest) > most * (1 + 1e-5):
+        raise StepError(
+            f"The weights reach {as_number(largest):g}, more than max_weight = {most:g}, from "
+            "which the steps are derived: the iteration need not converge. Give a larger "
+            "max_weight, or none."
+        )
 
 
 def _require_stable(tau: Tensor, sigma: Tensor, norm: Tensor) -> None:

@@ -129,7 +129,8 @@ def weight_pictures(
         image = sample.image[None].to(device).float() / 255
         weights = layer.weights(image, model.scores(image).features).float().mean((0, 1, 2))
         # Without a bound weights are shown in units of the picture's largest.
-        picture = (255 * weights / (layer.largest or float(weights.max()))).round().clamp(0, 255)
+        largest = layer.potts.max_weight or float(weights.max())
+        picture = (255 * weights / largest).round().clamp(0, 255)
         found[sample.name] = picture.to(torch.uint8).expand(sample.labels.shape).cpu()
     return found
 

@@ -92,7 +92,7 @@ def build(settings: ModelSettings, network: Callable[[int], nn.Module] | None = 
             iterations=layer.iterations,
             neighbours=layer.neighbours,
             balance=layer.balance,
-            largest=1.0 if layer.weights == Weights.LEARNED else None,
+            max_weight=1.0 if layer.weights == Weights.LEARNED else None,
             average=layer.average,
             gradient=Unroll(last=layer.last),
         ),
