@@ -109,7 +109,7 @@ def run(
         done = _run_by(engine, problem, algorithm, state, stop, batch)
         if done is not None:
             return done
-    watch = Watch(algorithm, batch, stop, goes_on=batch > 0 and algorithm.moves_apart)
+    watch = Watch(algorithm, batch, stop, goes_on=batch > 0 and algorithm.moves_apart(problem))
     progress = watch.start(state)
     before, last = state, 0
     for number in range(1, stop.iterations + 1):

@@ -60,7 +60,10 @@ class Draw(Settings):
         smooth, derivable = self._smooth_part()
         core = self.core(self.shape)
         nonsmooth = [core, *self._absorbed(core)]
-        return self._with_roles(smooth, nonsmooth, self.forward_backward(None, derivable))
+        algorithm = self.forward_backward(None, derivable)
+        if self.happens(0.1):
+            algorithm = {"name": "Newton"}
+        return self._with_roles(smooth, nonsmooth, algorithm)
 
     def _with_roles(self, smooth: Any, nonsmooth: Any, algorithm: Any) -> Recipe:
         if self.happens(0.35):

@@ -20,7 +20,7 @@ STRATEGIES = {
     "OneStep()": lambda *theta: lg.OneStep(),
 }
 FEW = lg.Stop(5)
-STEP_BY_STEP = {"ridge", "logistic", "polytope"}
+STEP_BY_STEP = {"ridge", "logistic", "lasso by Newton", "polytope"}
 """Newton looks at values to choose its steps, and so does the mirror map of a polyhedron."""
 
 

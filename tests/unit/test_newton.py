@@ -362,16 +362,6 @@ def refuses(problem, words, x0=None, error=InputError, algorithm=lg.Newton()):
         lg.solve(problem, algorithm, x0, stop=UNTIL)
 
 
-def test_nonsmooth_terms_are_refused_by_name():
-    refuses(
-        lg.Composite(lg.LeastSquares(A, b), lg.L1(0.1)), "L1 is not smooth. Use ForwardBackward"
-    )
-    both = lg.Box(0.0, 1.0) + lg.SquaredNorm()
-    refuses(lg.Composite(lg.LeastSquares(A, b), both), "Box is not smooth")
-    saddle = lg.Saddle(A, penalty=lg.L1(), nonsmooth=lg.SquaredNorm())
-    refuses(saddle, "Use PrimalDual")
-
-
 def test_singular_and_indefinite_hessians_are_refused_with_numbers():
     thin = lg.Composite(lg.LeastSquares(A[:4], b[:4]))
     refuses(thin, r"eigenvalues from -?\d\.\d\de-1\d to .* Add SquaredNorm")

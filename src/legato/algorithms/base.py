@@ -52,8 +52,9 @@ class Algorithm(ABC, Generic[P, S]):
     tensor([2.0000, 0.0000])
     """
 
-    moves_apart: ClassVar[bool] = True
-    """Whether an element of a batch moves as it would alone, and may thus stop by itself."""
+    def moves_apart(self, problem: P) -> bool:
+        """Whether an element of a batch moves as it would alone, and may thus stop by itself."""
+        return True
 
     @abstractmethod
     def init(self, problem: P, x0: Var | None) -> S:
@@ -126,6 +127,16 @@ class Algorithm(ABC, Generic[P, S]):
     def transport(self, before: Any, after: Any, cotangent: Any) -> Any:
         """Carry a cotangent of the state from ``before`` to ``after`` (see Geometry.transport)."""
         return cotangent
+
+    exact: ClassVar[bool] = False
+    """Whether the derivative of one step, at a solution, is all of it."""
+
+    def margin(self, problem: P, state: S) -> Tensor | None:
+        """How far each element is from a kink of its step, relative to its size; None: not told.
+
+        At a kink complementarity is not strict, and a solution has one derivative on each side.
+        """
+        return None
 
     def halves(self, problem: P) -> SplitStep | None:
         """This (fixed-point) step as two symmetric halves, where it has them: see ``CG``."""

@@ -1,61 +1,53 @@
-"""Newton's method for energies with second derivatives."""
+"""Newton's method, for energies with second derivatives and for those with a prox."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from legato._support.checks import as_number, is_concrete
+from legato._support import tree
 from legato._support.tree import Var
-from legato.algorithms.base import Algorithm
-from legato.algorithms.start import mirror_start
-from legato.errors import DivergenceError, DomainError, InputError, LegatoError, StepError
-from legato.functions import Function, Zero
-from legato.geometry import Euclidean
-from legato.problems import Composite
-
-_DESCENT = 1e-4
-"""The share of the decrease promised by the slope that a step has to keep (Armijo)."""
-_OVERSHOOT = 0.9
-"""Curvature condition: accept a step only if φ′(t) ≤ 0.9·|φ′(0)|; a steeper uphill slope means
-that the step overshot the minimum along the line."""
-
-
-class NewtonState(NamedTuple):
-    """A point with ∇E there, the factor in use (or ()), and three numbers.
-
-    They are E at the point, ⟨∇E, H⁻¹∇E⟩ at the last point, and the step to try first.
-    """
-
-    point: Tensor
-    gradient: Tensor
-    factor: Var
-    numbers: Tensor
-
-
-class PointState(NamedTuple):
-    """The point alone."""
-
-    point: Tensor
+from legato.algorithms.backtracking import Backtracking
+from legato.algorithms.base import Algorithm, is_euclidean
+from legato.algorithms.forward_backward import ForwardBackward, MirrorState
+from legato.algorithms.primal_dual import MirrorPair, PrimalDual
+from legato.algorithms.semismooth.iteration import (
+    NewtonMap,
+    Points,
+    Semismooth,
+    SemismoothState,
+)
+from legato.algorithms.smooth_newton import NewtonState, SmoothNewton, is_smooth
+from legato.errors import DivergenceError, InputError
+from legato.problems import Composite, Saddle
 
 
 @dataclass(frozen=True, eq=False)
-class Newton(Algorithm[Composite, Any]):
-    r"""Newton's method for a smooth energy E = f + g, with H = ∇²E.
+class Newton(Algorithm[Any, Any]):
+    r"""Newton's method: on ∇E where all terms are smooth, else on the residual of a splitting.
 
-    .. math:: x^{n+1} = x^n − t\, H^{-1} ∇E(x^n)
+    .. math:: x^{n+1} = x^n − t\, H^{-1} ∇E(x^n) \qquad\text{or}\qquad
+              z^{n+1} = z^n − (I − J)^{-1}(z^n − T(z^n)), \quad J ∈ ∂T(z^n)
 
-    H is factorised again only where ⟨∇E, H⁻¹∇E⟩^½ has not shrunk to ``reuse`` times its last value
-    (once for a quadratic; ``reuse=0``: in every iteration). With a new H the first step tried is
-    t = 1, with an old one that of the secant (Barzilai and Borwein, 1988); it is halved until the
-    energy descends (Armijo) and does not rise again as steeply. It is the same for a whole batch
-    and counts as a constant.
-    At a solution the derivative of the full step in x vanishes, A_x = I − H⁻¹H = 0, so
-    ``OneStep()`` is the exact derivative −H⁻¹∂∇E/∂θ, and the other fixed-point strategies end
-    after one product. Reference: Boyd and Vandenberghe, Section 9.5.
+    For a smooth E = f + g, H = ∇²E is factorised again only where ⟨∇E, H⁻¹∇E⟩^½ has not shrunk to
+    ``reuse`` times its last value, and a line search finds t, the same for a whole batch. Else T is
+    one step of forward–backward or primal–dual splitting, in the Euclidean geometry, and the method
+    is semismooth: its systems hold what is active only (40 equations for a lasso with 40
+    coefficients that are not zero), and where no Newton step halves ‖z − T(z)‖, T makes steps of
+    its own. It ends at a solution, not near it. Each element of a batch has its own systems.
+
+    At a solution the derivative of the full step in x vanishes, so ``OneStep()`` is the exact
+    derivative, for one transposed solve; the other fixed-point strategies end after one product.
+    The factors count as constants, also for ``Unroll``, which is exact where the solve has arrived.
+    Reference: Boyd and Vandenberghe, Section 9.5; Qi and Sun (1993).
+
+    Args:
+        reuse: smooth energies: how slowly Newton's decrement may shrink before H is made anew.
+        most: smooth energies: how often a line search halves its step.
+        base: the algorithm whose step T is, :class:`ForwardBackward` or :class:`PrimalDual` with
+            steps of your own; None for its default.
 
     >>> A, b = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]]), torch.tensor([1.0, -1.0, 1.0])
     >>> weight = torch.tensor(0.5, requires_grad=True)
@@ -66,222 +58,123 @@ class Newton(Algorithm[Composite, Any]):
     >>> solution.x.sum().backward()
     >>> weight.grad.round(decimals=3)
     tensor(-0.8900)
+    >>> lasso = lg.Composite(lg.LeastSquares(A, b), lg.L1(0.5))
+    >>> lg.solve(lasso, lg.Newton(), stop=lg.Stop(50, tol=1e-6)).x
+    tensor([ 0.8889, -0.2778])
     """
-
-    moves_apart: ClassVar[bool] = False  # one line search for all
 
     reuse: float = 0.3
     most: int = 60
+    base: ForwardBackward | PrimalDual | None = None
 
     def __post_init__(self) -> None:
         if not (0 <= self.reuse < 1 and self.most >= 1):
             raise InputError(f"Newton needs 0 ≤ reuse < 1 and most ≥ 1, not {self!r}.")
-
-    def init(self, problem: Composite, x0: Var | None) -> NewtonState:
-        energy = _energy(problem)
-        shape = problem.start()
-        for given in (x0, shape):
-            if isinstance(given, tuple) or (isinstance(given, Tensor) and given.ndim == 0):
-                kind = "a tuple" if isinstance(given, tuple) else "a number"
-                raise InputError(
-                    "Newton works on a tensor of shape (…, n), whose leading axes are a batch, not "
-                    f"on {kind}. Write the problem for one vector, or use ForwardBackward."
-                )
-        x = mirror_start(Euclidean(), Zero(), shape, x0)
-        gradient = energy.grad(x)
-        if is_concrete() and not bool(torch.isfinite(gradient.detach()).all()):
-            raise DomainError(
-                "The gradient at the start is NaN or infinite: the start lies outside the domain "
-                "of the energy, or at its boundary. Pass an interior point as x0."
+        if self.base is None:
+            return
+        if not isinstance(self.base, ForwardBackward | PrimalDual):
+            raise InputError(
+                f"base of Newton must be a ForwardBackward or a PrimalDual, not {self.base!r}."
             )
-        x = x.expand_as(gradient)  # weights may have more batch axes than the data
-        numbers = torch.stack((_value(energy, x), x.new_zeros(()), x.new_ones(())))
-        return NewtonState(x, gradient, (), numbers)
+        geometries = [self.base.geometry, getattr(self.base, "dual_geometry", None)]
+        if not all(g is None or is_euclidean(g) for g in geometries):
+            raise InputError(
+                f"Newton works in the Euclidean geometry, where proxes have symmetric derivatives, "
+                f"not in that of {self.base!r}. Leave geometry out, or use that algorithm itself."
+            )
 
-    def proceed(self, problem: Composite, state: NewtonState) -> NewtonState:
-        return self.resume(problem, state)  # the factor may belong to data that have changed
+    # --- which of the two -------------------------------------------------------------------------
 
-    def recomputed(self, problem: Composite, state: NewtonState) -> NewtonState:
-        return state._replace(gradient=_energy(problem).grad(state.point))
+    @property
+    def _smooth(self) -> SmoothNewton:
+        return SmoothNewton(self.reuse, self.most)
 
-    def step(self, problem: Composite, state: NewtonState) -> NewtonState:
-        energy = _energy(problem)
-        value, last, t = state.numbers.tolist()
-        x, gradient, factor = state.point, state.gradient, state.factor
-        fresh = isinstance(factor, tuple) or self.reuse == 0
-        if not fresh:
-            direction = _solve(factor, gradient)
-            slope = _inner(gradient, direction)
-            # What does not shrink because it is rounding already would not gain from a new factor.
-            fresh = slope > self.reuse**2 * last and not _is_below(direction, x, 2 / 3)
-        if fresh:
-            factor, t = _factorise(energy.hessian(x), "Newton"), 1.0
-            direction = _solve(factor, gradient)
-            slope = _inner(gradient, direction)
-        point, gradient, value, t = self._move(energy, x, direction, value, slope, t)
-        return NewtonState(point, gradient, factor, x.new_tensor((value, slope, t)))
+    def moves_apart(self, problem: Any) -> bool:
+        return not is_smooth(problem)  # there one line search serves all
 
-    def _move(
-        self, energy: Function, x: Tensor, direction: Tensor, old: float, slope: float, t: float
-    ) -> tuple[Tensor, Tensor, float, float]:
-        """The first of t, t/2, t/4, … that descends: point, gradient, energy and the secant's t."""
-        visible = torch.finfo(x.dtype).eps ** 0.5 * (1 + abs(old))
-        promised = t * slope > visible
-        for _ in range(self.most):
-            trial = torch.sub(x, direction, alpha=t)
-            seen = t * slope > visible
-            # Needed even where its decrease is below rounding: it may be infinite.
-            value = as_number(_value(energy, trial))
-            if value <= (old - _DESCENT * t * slope if seen else old + visible):
-                still = not seen and _is_below(direction, x, 0.95, t)
-                if still and promised:  # the slope promised a visible decrease, and no t brings it
-                    break
-                gradient = energy.grad(trial)
-                end = _inner(gradient, direction)
-                if still or end >= -_OVERSHOOT * slope:
-                    # Energies that cannot be told apart differ by the mean of the slopes.
-                    value = value if seen else old - 0.5 * t * (slope + end)
-                    return trial, gradient, value, _secant(t, slope, end)
-            t = 0.5 * t
-        raise StepError(
-            f"Newton found no step that descends (last tried {t:g}): the energy is NaN or infinite "
-            "around the current point, not smooth there, or its gradient does not belong to its "
-            "values. Check its data, or start elsewhere."
-        )
+    def _splitting(self, problem: Any) -> Semismooth:
+        base = self.base
+        if isinstance(problem, Saddle):
+            if isinstance(base, ForwardBackward):
+                raise InputError("A Saddle problem needs Newton(base=PrimalDual(…)), or base=None.")
+            if base is not None and base.average:
+                raise InputError("Averages are no fixed points: use PrimalDual without average.")
+            return Semismooth(PrimalDual() if base is None else base)
+        if not isinstance(problem, Composite):
+            raise InputError(
+                f"Newton solves Composite and Saddle problems, not {type(problem).__name__}."
+            )
+        if isinstance(base, PrimalDual):
+            raise InputError(
+                "A Composite problem needs Newton(base=ForwardBackward(…)), or base=None."
+            )
+        if base is None:
+            known = problem.smooth.lipschitz() is not None
+            base = ForwardBackward(None if known else Backtracking())
+        return Semismooth(base)
 
-    def solution(self, state: Any) -> Tensor:
-        return state.point
+    # --- the iteration ----------------------------------------------------------------------------
 
-    def fixed_point_map(self, state: NewtonState) -> tuple[Algorithm[Composite, Any], PointState]:
-        return _FullStep(), PointState(state.point)
+    def init(self, problem: Any, x0: Var | None) -> Any:
+        if is_smooth(problem):
+            return self._smooth.init(problem, x0)
+        found = self._splitting(problem)
+        return found.begin(problem, found.base.init(problem, x0), known=x0 is not None)
 
-    def with_variables(self, state: NewtonState, reduced: PointState) -> NewtonState:
-        return state._replace(point=reduced.point, factor=())  # which resume would not use
+    def resume(self, problem: Any, state: Any) -> Any:
+        if is_smooth(problem) or isinstance(state, NewtonState):
+            return self.init(problem, self.solution(state))
+        found = self._splitting(problem)
+        if isinstance(problem, Saddle) != (len(state.z) > 1):
+            return self.init(problem, self.solution(state))
+        at: Any = MirrorPair(*state.z) if len(state.z) > 1 else MirrorState(*state.z)
+        return found.begin(problem, found.base.resume(problem, at), known=True)
 
-    def require_sound(self, state: NewtonState) -> None:
-        if not bool(torch.isfinite(state.point).all()):
+    def proceed(self, problem: Any, state: Any) -> Any:
+        return self.resume(problem, state)  # what is kept may belong to data that have changed
+
+    def recomputed(self, problem: Any, state: Any) -> Any:
+        if isinstance(state, NewtonState):
+            return self._smooth.recomputed(problem, state)
+        splitting = self._splitting(problem).splitting(problem, state)
+        return state._replace(image=splitting(state.z))
+
+    def step(self, problem: Any, state: Any) -> Any:
+        if isinstance(state, NewtonState):
+            return self._smooth.step(problem, state)
+        return self._splitting(problem).step(problem, state)
+
+    # --- reading a state --------------------------------------------------------------------------
+
+    def solution(self, state: Any) -> Var:
+        return state.point if isinstance(state, NewtonState) else state.z[0]
+
+    def dual(self, state: Any) -> Var | None:
+        return state.z[1] if isinstance(state, SemismoothState) and len(state.z) > 1 else None
+
+    def points(self, state: Any) -> Var:
+        return state.point if isinstance(state, NewtonState) else state.z
+
+    def fixed_point_map(self, state: Any) -> tuple[Algorithm[Any, Any], Any]:
+        if isinstance(state, NewtonState):
+            return self._smooth.fixed_point_map(state)
+        return NewtonMap(state.tau, state.sigma), Points(state.z)
+
+    def with_variables(self, state: Any, reduced: Any) -> Any:
+        if isinstance(state, NewtonState):
+            return self._smooth.with_variables(state, reduced)
+        return state._replace(z=reduced.z, image=reduced.z)
+
+    def steps(self, problem: Any, state: Any) -> dict[str, Any]:
+        if isinstance(state, NewtonState):
+            return {}
+        found = {"tau": state.tau, "sigma": state.sigma}
+        return found if isinstance(problem, Saddle) else {"step": state.tau}
+
+    def require_sound(self, state: Any) -> None:
+        points: tuple[Tensor, ...] = tuple(tree.leaves(self.points(state)))
+        if not tree.is_finite(points):
             raise DivergenceError(
                 "Newton diverged: its point holds NaN or infinity. Start closer to the solution, "
                 "look for non-finite values in the problem, or use ForwardBackward."
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _FullStep(Algorithm[Composite, Any]):
-    """The full step with a Hessian that counts as a constant.
-
-    Its derivative in θ is that of Newton's step wherever ∇E = 0, because that of H⁻¹ is multiplied
-    by ∇E; and its derivative in x is 0 there. The last factor is remembered with its point.
-    """
-
-    _last: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
-
-    def init(self, problem: Composite, x0: Var | None) -> PointState:
-        return PointState(Newton().init(problem, x0).point)
-
-    def step(self, problem: Composite, state: PointState) -> PointState:
-        energy = _energy(problem)
-        factor = self._factor(problem, energy, state.point.detach())
-        return PointState(state.point - _solve(factor, energy.grad(state.point)))
-
-    def _factor(self, problem: Composite, energy: Function, x: Tensor) -> Tensor:
-        last = self._last
-        if last.get("problem") is problem and torch.equal(last["point"], x):
-            return last["factor"]
-        with torch.no_grad():
-            factor = _factorise(energy.hessian(x), "The derivative of Newton's step")
-        last.update(problem=problem, point=x, factor=factor)
-        return factor
-
-    def solution(self, state: PointState) -> Tensor:
-        return state.point
-
-
-def _energy(problem: Composite) -> Function:
-    """E = f + g as one function; refuses what has no Hessian."""
-    if not isinstance(problem, Composite):
-        raise InputError(
-            f"Newton solves Composite problems, not {type(problem).__name__}. "
-            "Use PrimalDual for a Saddle problem."
-        )
-    if isinstance(problem.nonsmooth, Zero):
-        return problem.smooth
-    if not problem.nonsmooth.is_smooth:
-        raise InputError(
-            f"Newton needs an energy with second derivatives, but {_names(problem.nonsmooth)} is "
-            "not smooth. Use ForwardBackward, which takes its prox, or solve "
-            "legato.smoothed(problem, mu) instead."
-        )
-    return problem.smooth + problem.nonsmooth
-
-
-def _names(function: Function) -> str:
-    terms = getattr(function, "terms", (function,))
-    return " + ".join(type(t).__name__ for t in terms if not t.is_smooth)
-
-
-@torch.no_grad()
-def _value(energy: Function, x: Tensor) -> Tensor:
-    return energy.value(x.detach())
-
-
-def _inner(a: Tensor, b: Tensor) -> float:
-    return float(torch.dot(a.detach().flatten(), b.detach().flatten()))
-
-
-def _secant(t: float, begin: float, end: float) -> float:
-    """The step at which a slope that falls from ``begin`` to ``end`` within t would vanish."""
-    return min(max(t * begin / (begin - end), 0.5), 2.0) if begin > end else 1.0
-
-
-@torch.no_grad()
-def _is_below(move: Tensor, x: Tensor, digits: float, t: float = 1.0) -> bool:
-    """Whether a move by t·move leaves the leading digits of x, down to eps^digits, as they are."""
-    size = torch.finfo(x.dtype).eps ** digits
-    return bool(t * torch.linalg.vector_norm(move) <= size * torch.linalg.vector_norm(x))
-
-
-def _solve(factor: Tensor, gradient: Tensor) -> Tensor:
-    """H⁻¹∇E; a factor without batch axes serves all batch elements at once."""
-    if factor.ndim == 2 and gradient.ndim > 1:
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        return _substitute(factor, rows.mT).mT.reshape(gradient.shape)
-    return _substitute(factor, gradient.unsqueeze(-1)).squeeze(-1)
-
-
-def _substitute(factor: Tensor, columns: Tensor) -> Tensor:
-    """As torch.cholesky_solve, in two thirds of its time for a single column."""
-    half = torch.linalg.solve_triangular(factor, columns, upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half, upper=True)
-
-
-def _factorise(H: Tensor, who: str) -> Tensor:
-    """L with H = LLᵀ; refuses an H that is not positive definite beyond rounding."""
-    factor, info = torch.linalg.cholesky_ex(H)
-    with torch.no_grad():
-        # L_ii² / H_ii is what the other variables leave of H_ii.
-        left = factor.diagonal(dim1=-2, dim2=-1) ** 2 / H.diagonal(dim1=-2, dim2=-1)
-        floor = 8 * H.shape[-1] * torch.finfo(H.dtype).eps
-        if bool((info == 0).all()) and bool((left > floor).all()):
-            return factor
-    raise _not_definite(H.detach(), who)
-
-
-def _not_definite(H: Tensor, who: str) -> LegatoError:
-    matrices = H.reshape(-1, *H.shape[-2:])
-    sound = torch.isfinite(matrices).all(-1).all(-1)
-    if not bool(sound.all()):
-        return DivergenceError(
-            f"{who}: the Hessian holds NaN or infinity. Start closer to the solution, or look for "
-            "non-finite values in the problem."
-        )
-    eigenvalues = torch.linalg.eigvalsh(0.5 * (matrices + matrices.mT))
-    worst = int((eigenvalues[:, 0] / eigenvalues.abs().amax(-1)).argmin())
-    where = f" of batch element {worst}" if len(matrices) > 1 else ""
-    smallest, largest = as_number(eigenvalues[worst, 0]), as_number(eigenvalues[worst, -1])
-    return InputError(
-        f"{who} needs a positive definite Hessian, but that{where} has eigenvalues from "
-        f"{smallest:.2e} to {largest:.2e}: the solution is not unique, the energy not convex, or "
-        f"the data too badly scaled for {H.dtype}. Add SquaredNorm(ε), scale the data, take "
-        "float64, or use ForwardBackward."
-    )

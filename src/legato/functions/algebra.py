@@ -20,6 +20,7 @@ from legato._support.holding import short
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.base import Function, ProxParts
+from legato.functions.restricted import Columns
 from legato.functions.shapes import coupled_through, first_start, most_coupled, start_behind
 from legato.geometry import Euclidean, Geometry
 from legato.operators import Composition, Differences, Identity, Operator, as_operator
@@ -167,6 +168,12 @@ class Sum(Function):
             total = total + term.hessian(x)
         return total
 
+    def hessian_on(self, x: Var, columns: Columns) -> Tensor:
+        total = self.terms[0].hessian_on(x, columns)
+        for term in self.terms[1:]:
+            total = total + term.hessian_on(x, columns)
+        return total
+
     def lipschitz(self) -> Tensor | float | None:
         total: Any = 0.0
         for term in self.terms:
@@ -277,6 +284,10 @@ class Scaled(Function):
 
     def hessian(self, x: Tensor) -> Tensor:
         return self.factor * self.function.hessian(x)
+
+    def hessian_on(self, x: Var, columns: Columns) -> Tensor:
+        factor = self.factor.detach() if isinstance(self.factor, Tensor) else self.factor
+        return factor * self.function.hessian_on(x, columns)
 
     def lipschitz(self) -> Tensor | float | None:
         constant = self.function.lipschitz()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from legato.errors import InputError, MissingConjugateError
 from legato.functions.curvature import hessian_by_autograd
 from legato.geometry import Euclidean, Geometry
 from legato.operators import Operator
+
+if TYPE_CHECKING:
+    from legato.functions.restricted import Columns
 
 
 class ProxParts(NamedTuple):
@@ -132,6 +135,12 @@ class Function(Holder):
                 "which needs its prox only, or legato.smoothed(problem, mu)."
             )
         return hessian_by_autograd(self.grad, x, type(self).__name__)
+
+    def hessian_on(self, x: Var, columns: Columns) -> Tensor:
+        """BᵀHB for some columns B, (elements, k, k): see :class:`Columns`; detached."""
+        from legato.functions.restricted import hessian_on
+
+        return hessian_on(self.grad, x, columns)
 
     # --- prox-friendly functions ------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
 from legato.functions.data import require_labels, require_symmetric
+from legato.functions.restricted import Columns
 from legato.operators import Dense, Operator, as_operator
 
 _UNWEIGHTED = 1.0
@@ -56,6 +57,16 @@ class _DataTerm(Function):
     @property
     def coupled(self) -> int | None:
         return None if self.operator.coupled is None else self.operator.coupled[0]
+
+    def _gram_on(self, columns: Columns, weights: Tensor | float) -> Tensor | None:
+        """BᵀAᵀWAB for a matrix A that acts on rows as they are, else None."""
+        if type(self.operator) is not Dense:  # a subclass may multiply by another matrix
+            return None
+        part = columns.of(self.operator.matrix.detach())
+        if part is None or weights is _UNWEIGHTED:
+            return None if part is None else part.mT @ part
+        W = columns.each(weights)
+        return part.mT @ ((W.unsqueeze(-1) if W.ndim else W).to(part) * part)
 
     def _lipschitz(self, bound: Tensor | float) -> Tensor | float:
         """‖A‖² times a bound of the loss's curvature, one for each element of a batch."""
@@ -111,6 +122,11 @@ class LeastSquares(_DataTerm):
             return weight * self.operator.gram()
         return self.operator.gram(self.weight)
 
+    @torch.no_grad()
+    def hessian_on(self, x: Var, columns: Columns) -> Tensor:
+        found = self._gram_on(columns, self.weight)
+        return super().hessian_on(x, columns) if found is None else found
+
     def lipschitz(self) -> Tensor | float | None:
         return self._lipschitz(self.weight)
 
@@ -148,6 +164,11 @@ class Quadratic(Function):
 
     def hessian(self, x: Tensor) -> Tensor:
         return self.Q.matrix.clone() if type(self.Q) is Dense else super().hessian(x)
+
+    @torch.no_grad()
+    def hessian_on(self, x: Var, columns: Columns) -> Tensor:
+        found = columns.between(self.Q.matrix.detach()) if type(self.Q) is Dense else None
+        return super().hessian_on(x, columns) if found is None else found
 
     def lipschitz(self) -> Tensor | float:
         axes = self.Q.coupled
@@ -198,6 +219,13 @@ class Logistic(_DataTerm):
         margin = self._margin(x)
         weights = torch.sigmoid(margin) * torch.sigmoid(-margin)  # p(1 − p) would cancel
         return self.operator.gram(self.b * self.b * weights)
+
+    @torch.no_grad()
+    def hessian_on(self, x: Var, columns: Columns) -> Tensor:
+        margin = self._margin(x)
+        weights = self.b * self.b * torch.sigmoid(margin) * torch.sigmoid(-margin)
+        found = self._gram_on(columns, weights)
+        return super().hessian_on(x, columns) if found is None else found
 
     def lipschitz(self) -> Tensor | float:
         return self._lipschitz(0.25 * self.b**2)

@@ -13,13 +13,13 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.compiling import is_being_recorded
 from legato._support.graph import leaves_behind
+from legato._support.rows import Rows
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.engine import Engine
 from legato.engine.switch import transposed
 from legato.errors import GradientError
 from legato.gradients.linear.base import Factored, LinearResult
-from legato.gradients.rows import Rows
 from legato.running import Run, Stop, Trace, run
 
 
@@ -300,7 +300,14 @@ def pull_back(
     count: Sequence[int] = (),
 ) -> list[Tensor]:
     """Jᵀw through a graph that stays; ``count`` is the axis of a batch of cotangents, if any."""
-    grads = _gradients(outputs, inputs, cotangents, batched=bool(count))
+    try:
+        grads = _gradients(outputs, inputs, cotangents, batched=bool(count))
+    except RuntimeError:
+        if not count:
+            raise
+        # An operation that reads values cannot be batched, such as a solve with refinement.
+        rows = [pull_back(outputs, inputs, [c[i] for c in cotangents]) for i in range(count[0])]
+        return [torch.stack(parts) for parts in zip(*rows, strict=True)]
     return [
         t.new_zeros((*count, *t.shape)) if g is None else g
         for g, t in zip(grads, inputs, strict=True)

@@ -36,6 +36,7 @@ from legato.gradients.base import (
 )
 from legato.gradients.bending import warn_if_bent
 from legato.gradients.distance import warn_if_far
+from legato.gradients.exactness import warn_if_on_a_kink, warn_if_undetermined
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, residual_of, worst
 from legato.gradients.ties import may_be_tied
@@ -126,6 +127,7 @@ class FixedPointGradient(GradientStrategy):
             with listening() as report.warnings:
                 result = self.adjoint(linearisation, sound)
                 self.conclude(result, linearisation)
+                warn_if_on_a_kink(linearisation, sound)
                 if not warn_if_far(linearisation, last_change, result, sound):
                     solved = last_change, result, sound
                     warn_if_bent(self.adjoint, linearisation, *solved)
@@ -226,7 +228,9 @@ class OneStep(FixedPointGradient):
         return result
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
-        if not result.converged:
+        if linearisation.algorithm.exact:
+            warn_if_undetermined(result, linearisation)
+        elif not result.converged:
             tell(
                 f"OneStep leaves out a part of relative size {result.residual:.2g} of the "
                 "cotangent: the iteration contracts too slowly for a one-step gradient. Use "

@@ -113,6 +113,7 @@ def _regressions() -> dict[str, SmallProblem]:
         "simplex least squares": SmallProblem(simplex, entropic[0.8], fifth, (A, mixture), 300),
         "polytope": SmallProblem(polytope, inside, zero[:3], (outside,), 70),
         "simplex projected": SmallProblem(simplex, plain, fifth, (A, mixture), 200),
+        "lasso by Newton": SmallProblem(lasso, Newton(), zero, (A, b, _vector(0.3)[0]), 30),
         "ridge": SmallProblem(ridged, Newton(), zero, (A, b, ridge), 30),
         "logistic": SmallProblem(logistic, Newton(), zero, (A, 0.1 * _normal(6, 5), ridge), 40),
     }
