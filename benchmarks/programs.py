@@ -5,17 +5,19 @@
 
 Random strictly convex programs with m inequalities in n variables, float64; the gradient is that of
 wᵀx in all data. Errors are taken per instance, and the worst counts: the KKT residual, and the
-gradient in c against the KKT equations with complementarity as an equation, solved densely. qpth
-takes part where it is installed.
+gradient in c against the KKT equations with complementarity as an equation, solved densely. Peers
+take part where they are installed (program_peers.py).
 """
 
 from __future__ import annotations
 
-import importlib.util
+import gc
+from functools import partial
 from typing import Any
 
 import torch
 from harness import Task, arguments, record, take_turns
+from program_peers import installed
 from torch import Tensor
 
 from legato.nn import QuadraticProgram
@@ -68,51 +70,38 @@ def legato(data: tuple[Tensor, ...], gradient: bool) -> Any:
     return done, torch.autograd.grad((done.x * w).sum(), given)
 
 
-def qpth(data: tuple[Tensor, ...], gradient: bool) -> Any:
-    from qpth.qp import QPFunction
-
-    *given, w = data
-    given = [t.detach().requires_grad_(gradient) for t in given]
-    none = torch.empty(0, dtype=w.dtype, device=w.device)
-    x = QPFunction(verbose=-1, check_Q_spd=False)(*given, none, none)
-    return (x, torch.autograd.grad((x * w).sum(), given)) if gradient else x
-
-
-def contestants(data: tuple[Tensor, ...]) -> dict[str, Task]:
-    found: dict[str, Task] = {
-        "legato forward": lambda: legato(data, False),
-        "legato both": lambda: legato(data, True),
-    }
-    if importlib.util.find_spec("qpth"):
-        found |= {
-            "qpth forward": lambda: qpth(data, False),
-            "qpth both": lambda: qpth(data, True),
-        }
-    return found
-
-
 def main() -> None:
     parser = arguments(__doc__ or "", "benchmarks/results/programs_cpu.json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    peers = installed(options.device)
     rows = []
     sizes = QUICK if options.quick else CUDA if options.device == "cuda" else CPU
     for B, n, m in sizes:
         data = make(B, n, m, options.device)
-        tasks = contestants(data)
-        timed = take_turns(tasks, options.rounds, options.device)
+        tasks: dict[str, Task] = {
+            "legato forward": partial(legato, data, False),
+            "legato both": partial(legato, data, True),
+        }
+        for name, maker in peers.items():
+            for what in ("forward", "both"):
+                tasks[f"{name} {what}"] = maker(data, what == "both")
+        timed = take_turns(tasks, options.rounds, options.device, rest=0.02)
         done, gradients = legato(data, True)
+        x, z = done.x.detach(), done.z
         row: dict[str, Any] = {"programs": B, "variables": n, "rows": m}
         row |= {name: {"milliseconds": t.least, "median": t.median} for name, t in timed.items()}
-        row["legato both"] |= errors(data, done.x.detach(), done.z, gradients[1])
-        if "qpth both" in tasks:
-            _, theirs = qpth(data, True)
-            there = errors(data, done.x.detach(), done.z, theirs[1])
-            row["qpth both"] |= {"gradient": there["gradient"]}
+        row["legato both"] |= errors(data, x, z, gradients[1])
+        for name in peers:
+            task = tasks[f"{name} both"]
+            answer = getattr(task, "answer", lambda found: found)(task())
+            row[f"{name} both"] |= {"gradient": errors(data, x, z, answer[1])["gradient"]}
+        tasks.clear()
+        gc.collect()
         print(row, flush=True)
-        rows.append(row)
-    found = {"dtype": "float64", "threads": options.threads, "rows": rows}
-    record(options.out, found, options.device)
+        rows.append(row)  # written at once: a machine that is lent may be taken back
+        found = {"dtype": "float64", "threads": options.threads, "rows": rows}
+        record(options.out, found, options.device)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,17 @@ class ActiveSystem:
             z = torch.cat([z, torch.where(lower, force, 0.0), torch.where(upper, -force, 0.0)], -1)
         return x, y, z
 
+    def adjoint(self, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The solution (v_x, v_y, v_z) for (right, 0, 0), v_z over the rows of G; what it misses."""
+        n, p = self.P.n, self.P.b.shape[-1]
+        if self.free is not None:
+            right = right * self.free
+        full = torch.cat([right, right.new_zeros(self.P.size, self.size - n)], -1).unsqueeze(-1)
+        found = self.solve(full)
+        missing = (full - self.M @ found + self.shift.unsqueeze(-1) * found).squeeze(-1)
+        found = found.squeeze(-1)
+        return found[:, :n], found[:, n : n + p], self.scatter(found[:, n + p :]), largest(missing)
+
     def singular(self) -> tuple[Tensor, Tensor]:
         """Where x is not unique, and where active constraints depend on one another."""
         n = self.P.n
@@ -142,6 +153,16 @@ def judge(P: Program, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     dual = torch.maximum(largest(P.force(x, y, z)), largest(z.clamp(max=0)))
     found = torch.maximum(primal, dual / (1 + size_x + size_y))
     return torch.where(torch.isfinite(found), found, torch.inf)
+
+
+def margin(P: Program, x: Tensor, z: Tensor) -> Tensor:
+    """The smallest max(slack, multiplier), each relative to the size of its kind."""
+    d, on = P.sides
+    if d.shape[-1] == 0:
+        return torch.full_like(P.c[:, 0], torch.inf)
+    slack = (d - P.rows(x)) / (1 + largest(x)).unsqueeze(-1)
+    force = z / (1 + largest(z)).unsqueeze(-1)
+    return torch.where(on, torch.maximum(slack, force), torch.inf).amin(-1)
 
 
 def polish(P: Program, active: Tensor, steps: int, tol: float) -> Candidate:

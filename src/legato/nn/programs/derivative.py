@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,11 +12,33 @@ from torch.autograd.function import once_differentiable
 
 from legato._support.telling import tell
 from legato.errors import InexactGradientWarning
-from legato.nn.programs.active_set import ActiveSystem
 from legato.nn.programs.program import Program, largest, times
 from legato.nn.programs.scaling import Scaling
 
 _MISSED = 1e-8
+
+
+class System(Protocol):
+    """The linear system of a solution, factored."""
+
+    def adjoint(self, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The solution (v_x, v_y, v_z) for (right, 0, 0), and the largest entry that it misses."""
+
+
+@dataclass
+class Parts:
+    """Systems of some of the instances each, which together are the whole batch."""
+
+    parts: list[tuple[Tensor, System]]
+
+    def adjoint(self, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        whole: list[Tensor] = []
+        for where, system in self.parts:
+            found = system.adjoint(right[where])
+            whole = whole or [f.new_zeros(len(right), *f.shape[1:]) for f in found]
+            for out, part in zip(whole, found, strict=True):
+                out[where] = part
+        return whole[0], whole[1], whole[2], whole[3]
 
 
 @dataclass
@@ -30,7 +52,9 @@ class Adjoint:
     program: Program
     scaling: Scaling
     pinned: Tensor | None
-    system: ActiveSystem
+    system: System
+    lower: Tensor
+    upper: Tensor
     x: Tensor
     y: Tensor
     z: Tensor
@@ -41,27 +65,19 @@ class Adjoint:
 
     def cotangents(self, xi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """v = (KKT)⁻¹ (ξ, 0): for x, y, z, the bounds, and how exactly it was found."""
-        P, system, n = self.program, self.system, self.program.n
-        p, S = P.b.shape[-1], self.scaling
+        P, S = self.program, self.scaling
         known = self.there & torch.isfinite(xi).all(-1)
         right = torch.where(known.unsqueeze(-1), xi, 0.0) * S.D
-        if system.free is not None:
-            right = right * system.free
         if self.pinned is not None:
             right = torch.where(self.pinned, 0.0, right)
-        full = torch.cat([right, right.new_zeros(P.size, system.size - n)], -1).unsqueeze(-1)
-        found = system.solve(full)
-        missing = (full - system.M @ found + system.shift.unsqueeze(-1) * found).squeeze(-1)
-        error = largest(missing) / largest(right).clamp(min=torch.finfo(xi.dtype).tiny)
-        found = found.squeeze(-1)
-        v_x = found[:, :n] * S.D * S.sigma.unsqueeze(-1)
-        v_y = found[:, n : n + p] * S.E_A
-        v_z = system.scatter(found[:, n + p :]) * S.E_G
-        v_b = xi - times(P.Q, v_x) - times(P.A.mT, v_y) - times(P.G.mT, v_z)
-        if system.free is None:
-            v_lo = v_hi = torch.zeros_like(v_b)
+        v_x, v_y, v_z, missing = self.system.adjoint(right)
+        error = missing / largest(right).clamp(min=torch.finfo(xi.dtype).tiny)
+        v_x, v_y, v_z = v_x * S.D * S.sigma.unsqueeze(-1), v_y * S.E_A, v_z * S.E_G
+        if not P.bounded:
+            v_lo = v_hi = torch.zeros_like(v_x)
         else:
-            _, lower, upper = system.P.split(system.active)
+            v_b = xi - times(P.Q, v_x) - times(P.A.mT, v_y) - times(P.G.mT, v_z)
+            lower, upper = self.lower, self.upper
             if self.pinned is not None:  # the end that holds it back is the one that moves it
                 force = self.z_hi - self.z_lo
                 half = 0.5 * (force == 0).to(xi)

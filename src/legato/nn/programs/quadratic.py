@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor, nn
 
 from legato._support.checks import require_iterations, require_positive
 from legato._support.precision import full_precision
-from legato.nn.programs.active_set import ActiveSystem
+from legato.nn.programs.active_set import ActiveSystem, margin
 from legato.nn.programs.data import (
     NAMES,
     Shapes,
@@ -17,11 +19,12 @@ from legato.nn.programs.data import (
     require_numbers,
     shapes_of,
 )
-from legato.nn.programs.derivative import Adjoint, Differentiable
+from legato.nn.programs.derivative import Adjoint, Differentiable, Parts, System
 from legato.nn.programs.output import ProgramOutput, residuals
-from legato.nn.programs.program import Program, largest, times
+from legato.nn.programs.program import Program, times
 from legato.nn.programs.scaling import Scaling, scaled
 from legato.nn.programs.solver import Found, ProgramStatus, solve
+from legato.nn.programs.strict import solve_strictly
 from legato.nn.programs.words import tell_degenerate, tell_unsolved
 
 _TIE = {torch.float32: 1e-6, torch.float64: 1e-8}
@@ -123,15 +126,7 @@ class QuadraticProgram(nn.Module):
         require_numbers(tensors)
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
         with full_precision(), torch.no_grad():
-            if "Q" in tensors:
-                require_convex(tensors["Q"].detach())
-            record, adjoint = solve_programs(
-                batched(tensors, shapes),
-                shapes,
-                next(iter(tensors.values())),
-                self.iterations,
-                self.tol,
-            )
+            record, adjoint = solve_programs(tensors, shapes, self.iterations, self.tol)
         tell_unsolved(record, name)
         if differentiated:
             about = any(k in tensors and tensors[k].requires_grad for k in NAMES[2:])
@@ -143,22 +138,24 @@ class QuadraticProgram(nn.Module):
 
 
 def solve_programs(
-    P: Program, shapes: Shapes, like: Tensor, iterations: int, tol: float
+    tensors: dict[str, Tensor], shapes: Shapes, iterations: int, tol: float
 ) -> tuple[ProgramOutput, Adjoint]:
-    """Solve a batch; its record has the dtype of ``like``."""
+    """Solve a batch; its record has the dtype of the data."""
+    P, like = batched(tensors, shapes), next(iter(tensors.values()))
     pinned = P.pinned() if P.bounded else None
     if pinned is not None and not bool(pinned.any()):
         pinned = None
     inner, scaling = scaled(P if pinned is None else P.folded(pinned))
-    found = solve(inner, iterations)
+    found, system, (loose, dependent) = _solved(
+        inner, iterations, _TIE[like.dtype], tensors.get("Q")
+    )
     x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
     primal, dual, gap, relative = residuals(P, x, y, z, z_lo, z_hi)
     proven = found.status != int(ProgramStatus.LIMIT)
     status = torch.where(~proven & (relative <= tol), int(ProgramStatus.SOLVED), found.status)
     there = ~proven
-    system = ActiveSystem(inner, found.active)
-    loose, dependent = system.singular()
-    margin = _margin(inner, found)
+    nearest = margin(inner, found.x, found.z)
+    _, lower, upper = inner.split(found.active)
     unbounded = (status == int(ProgramStatus.UNBOUNDED)).unsqueeze(-1)
     nothing = (~there).unsqueeze(-1)
 
@@ -178,12 +175,47 @@ def solve_programs(
         gap=out(gap),
         status=out(status),
         iterations=out(found.iterations),
-        margin=out(margin),
-        tied=out((margin <= torch.maximum(margin.new_tensor(_TIE[like.dtype]), relative)) & there),
+        margin=out(nearest),
+        tied=out((nearest <= relative.clamp(min=_TIE[like.dtype])) & there),
         loose=out(loose & there),
         dependent=out(dependent & there),
     )
-    return record, Adjoint(P, scaling, pinned, system, x, y, z, z_lo, z_hi, there)
+    return record, Adjoint(
+        P, scaling, pinned, system, lower, upper, x, y, z, z_lo, z_hi, there
+    )
+
+
+def _solved(
+    P: Program, iterations: int, tie: float, Q: Tensor | None
+) -> tuple[Found, System, tuple[Tensor, Tensor]]:
+    """The points; their systems; where they are not unique, and where constraints depend.
+
+    What is plain is read off the active set of the dual; the interior point takes the rest.
+    """
+    strict = None if Q is None else solve_strictly(P, iterations, tie)
+    if strict is None:
+        if Q is not None:
+            require_convex(Q.detach())
+        found = solve(P, iterations)
+        system = ActiveSystem(P, found.active)
+        return found, system, system.singular()
+    plain, steps, fast = strict
+    done = torch.isfinite(plain.residual)
+    status = torch.full_like(steps, int(ProgramStatus.LIMIT))
+    found = Found(plain.x, plain.y, plain.z, plain.active, plain.residual, status, steps)
+    loose, dependent = torch.zeros_like(done), torch.zeros_like(done)
+    if bool(done.all()):
+        return found, fast, (loose, dependent)
+    assert Q is not None
+    require_convex(Q.detach())
+    rest = (~done).nonzero().squeeze(-1)
+    slow = solve(P.take(rest), iterations)
+    for field in fields(Found):
+        getattr(found, field.name)[rest] = getattr(slow, field.name)
+    system = ActiveSystem(P.take(rest), slow.active)
+    loose[rest], dependent[rest] = system.singular()
+    kept = done.nonzero().squeeze(-1)
+    return found, Parts([(kept, fast.take(kept)), (rest, system)]), (loose, dependent)
 
 
 def _unfolded(
@@ -199,13 +231,3 @@ def _unfolded(
         z_hi = torch.where(pinned, force.clamp(min=0), z_hi)
         z_lo = torch.where(pinned, (-force).clamp(min=0), z_lo)
     return x, y, z, z_lo, z_hi
-
-
-def _margin(inner: Program, found: Found) -> Tensor:
-    """The smallest max(slack, multiplier), each relative to the size of its kind."""
-    d, on = inner.sides
-    if d.shape[-1] == 0:
-        return torch.full_like(found.residual, torch.inf)
-    slack = (d - inner.rows(found.x)) / (1 + largest(found.x)).unsqueeze(-1)
-    force = found.z / (1 + largest(found.z)).unsqueeze(-1)
-    return torch.where(on, torch.maximum(slack, force), torch.inf).amin(-1)
