@@ -113,9 +113,7 @@ def moreau(data: tuple[Tensor, ...], gradient: bool) -> Callable[[], Answer]:
     settings = package.Settings(
         solver="active_set", device="cpu", batch_size=B, enable_grad=gradient
     )
-    solver = Solver(
-        n, m, *pattern(n), *pattern(m), package.Cones(num_nonneg_cones=m), settings
-    )
+    solver = Solver(n, m, *pattern(n), *pattern(m), package.Cones(num_nonneg_cones=m), settings)
 
     def task() -> Answer:
         Q, c, G, h = (t.detach().requires_grad_(gradient) for t in parts)

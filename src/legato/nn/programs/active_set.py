@@ -116,7 +116,7 @@ class ActiveSystem:
         return x, y, z
 
     def adjoint(self, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The solution (v_x, v_y, v_z) for (right, 0, 0), v_z over the rows of G; what it misses."""
+        """The solution (v_x, v_y, v_z) for (right, 0, 0), v_z over rows of G; what it misses."""
         n, p = self.P.n, self.P.b.shape[-1]
         if self.free is not None:
             right = right * self.free

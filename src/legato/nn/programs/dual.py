@@ -20,10 +20,12 @@ from legato.nn.programs.program import times
 
 _PATIENCE = 3
 """Blocks that may fail to make fewer wrong rows before single ones are exchanged."""
+_TURN = 25
+"""Exchanges before another, better guess is made."""
 _WRONG = 1e-11
 """What counts as violated, relative to the row's size."""
-_SWEEPS = 24
-"""Steps of the projected gradient towards a first guess."""
+_SWEEPS = (24, 120, 600)
+"""Steps of the projected gradient before each turn of exchanges."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,25 @@ def active_ends(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     if compiled_for(dual.t):
         from legato.nn.programs import numba
 
-        ends, steps = numba.active_ends(
-            dual.D, dual.t, dual.lower, dual.upper, limit, _WRONG, _PATIENCE
-        )
+        parts = (dual.D, dual.t, dual.lower, dual.upper)
+        ends, steps = numba.active_ends(parts, limit, _TURN, _WRONG, _PATIENCE)
         return ends, steps > 0, steps.abs()
-    return exchanged(dual, first_guess(dual), limit)
+    ends, arrived, steps = exchanged(dual, guess(dual, _SWEEPS[0]), min(limit, _TURN))
+    for sweeps in _SWEEPS[1:]:
+        left = (~arrived).nonzero().squeeze(-1)
+        if left.shape[0] == 0:
+            break
+        some = dual.take(left)
+        ends[left], arrived[left], more = exchanged(some, guess(some, sweeps), min(limit, _TURN))
+        steps[left] += more
+    return ends, arrived, steps
 
 
-def first_guess(dual: Dual) -> Tensor:
-    """The signs of ζ after some accelerated steps of the projected gradient."""
+def guess(dual: Dual, steps: int) -> Tensor:
+    """The signs of ζ after so many accelerated steps of the projected gradient.
+
+    Where more rows seem active than can be at once, only more steps make them fewer.
+    """
     diagonal = dual.D.diagonal(dim1=-2, dim2=-1)
     root = torch.where(diagonal > 0, diagonal, 1.0).rsqrt()
     # Rows of length one: then the largest row sum bounds the largest eigenvalue.
@@ -64,7 +76,7 @@ def first_guess(dual: Dual) -> Tensor:
     t, lower, upper = (v * root * step for v in (dual.t, dual.lower, dual.upper))
     zeta = torch.zeros_like(t)
     before = zeta
-    for k in range(_SWEEPS):
+    for k in range(steps):
         ahead = zeta + (k / (k + 3)) * (zeta - before)
         value = torch.baddbmm((ahead + t).unsqueeze(-1), E, ahead.unsqueeze(-1), alpha=-1)
         value = value.squeeze(-1)
@@ -89,15 +101,16 @@ def active_part(D: Tensor, order: Tensor, valid: Tensor) -> Tensor:
     return part
 
 
-def exchanged(dual: Dual, guess: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+def exchanged(dual: Dual, start: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     """From a guess to the right ends, by exchange of wrong rows."""
     B, M = dual.t.shape
-    found, steps = guess.clone(), torch.zeros(B, dtype=torch.long, device=guess.device)
-    arrived = torch.zeros(B, dtype=torch.bool, device=guess.device)
-    left, part, ends = torch.arange(B, device=guess.device), dual, guess
-    fewest = torch.full((B,), M + 1, device=guess.device)
-    patience = torch.full((B,), _PATIENCE, device=guess.device)
-    numbers = torch.arange(M, device=guess.device)
+    device = start.device
+    found, steps = start.clone(), torch.zeros(B, dtype=torch.long, device=device)
+    arrived = torch.zeros(B, dtype=torch.bool, device=device)
+    left, part, ends = torch.arange(B, device=device), dual, start
+    fewest = torch.full((B,), M + 1, device=device)
+    patience = torch.full((B,), _PATIENCE, device=device)
+    numbers = torch.arange(M, device=device)
     for step in range(1, limit + 1):
         order, valid = gathered(ends != 0)
         L, info = torch.linalg.cholesky_ex(active_part(part.D, order, valid))

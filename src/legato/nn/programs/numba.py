@@ -9,6 +9,9 @@ descent here, which is faster where steps follow each other and rows that do not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from numba import njit
@@ -18,9 +21,12 @@ from legato.nn.fused.workers import Workers
 
 _CHUNKS = 8
 """Tasks per thread: instances differ in how long they take."""
-_SWEEPS = 30
-_STEADY = 2
-"""Sweeps after which an active set that has not changed is tried."""
+_SWEEPS, _TURNS = 30, 5
+"""Sweeps before the first exchange, three times as many before each further one."""
+_GOOD = 1e-15
+"""A system solved up to here, relative, needs no further refinement."""
+_STEADY = 3
+"""A first active set is tried early if so many sweeps have not changed it."""
 
 workers = Workers()
 compiled = njit(
@@ -134,16 +140,9 @@ def _at(D, t, lower, upper, zeta, row, order, part, right):
 
 
 @compiled
-def _pivot(D, t, lower, upper, limit, wrong_size, patience, ends, zeta, row, order, part, right):
-    """The active ends of one instance, and the guesses it took; negative where none was right."""
+def _exchange(D, t, lower, upper, limit, wrong, patience, ends, zeta, row, order, part, right):
+    """From the ends that ζ's signs name to the right ones: the guesses that took, or −that."""
     M = t.size
-    for i in range(M):
-        zeta[i], row[i] = 0, t[i]
-    steady = 0
-    for _ in range(_SWEEPS):
-        steady = steady + 1 if _sweep(D, t, lower, upper, zeta, row) == 0 else 0
-        if steady == _STEADY:
-            break
     fewest, left = M + 1, patience
     for step in range(1, limit + 1):
         for i in range(M):
@@ -152,8 +151,8 @@ def _pivot(D, t, lower, upper, limit, wrong_size, patience, ends, zeta, row, ord
             return -step
         count, last = 0, -1
         for i in range(M):
-            size = wrong_size * (1 + abs(row[i]))
-            # order[i] is free now: what row i would become, its own end where it is right.
+            size = wrong * (1 + abs(row[i]))
+            # order[i] is free now: the end at which row i belongs.
             if ends[i] != 0:
                 order[i] = 0 if ends[i] * zeta[i] < 0 else ends[i]
             else:
@@ -170,15 +169,123 @@ def _pivot(D, t, lower, upper, limit, wrong_size, patience, ends, zeta, row, ord
 
 
 @compiled
-def _pivots(D, t, lower, upper, limit, wrong, patience, ends, steps, low, high, work, order, part):
+def _pivot(D, t, lower, upper, limit, turn, wrong, patience, ends, work, order, part):
+    """Sweeps and exchanges in turns, more sweeps each time; all guesses, negative without success.
+
+    Where more rows seem active than can be at once, only sweeps make them fewer.
+    """
+    zeta, row, near, near_row, right = work[0], work[1], work[2], work[3], work[4]
+    near[:] = 0
+    for i in range(t.size):
+        near_row[i] = t[i]
+    sweeps, total = _SWEEPS, 0
+    for attempt in range(_TURNS):
+        steady = 0
+        for _ in range(sweeps):
+            changed = _sweep(D, t, lower, upper, near, near_row)
+            steady = steady + 1 if changed == 0 else 0
+            if attempt == 0 and steady == _STEADY:
+                break
+        for i in range(t.size):
+            zeta[i], row[i] = near[i], near_row[i]
+        most = min(limit - total, turn)
+        taken = _exchange(
+            D, t, lower, upper, most, wrong, patience, ends, zeta, row, order, part, right
+        )
+        total += abs(taken)
+        if taken > 0:
+            return total
+        if total >= limit:
+            break
+        sweeps *= 3
+    return -total
+
+
+@compiled
+def _pivots(
+    D, t, lower, upper, limit, turn, wrong, patience, ends, steps, low, high, work, order, part
+):
     for b in range(low, high):
         steps[b] = _pivot(
-            D[b], t[b], lower[b], upper[b], limit, wrong, patience, ends[b],
-            work[0], work[1], order, part, work[2],
+            D[b], t[b], lower[b], upper[b], limit, turn, wrong, patience, ends[b],
+            work, order, part,
         )  # fmt: skip
 
 
+@compiled
+def _add(M, v, factor, out):
+    """out += factor·Mv."""
+    for i in range(M.shape[0]):
+        total = 0.0
+        for j in range(M.shape[1]):
+            total += M[i, j] * v[j]
+        out[i] += factor * total
+
+
+@compiled
+def _add_transposed(M, v, factor, out):
+    """out += factor·Mᵀv."""
+    for i in range(M.shape[0]):
+        scale = factor * v[i]
+        for j in range(M.shape[1]):
+            out[j] += scale * M[i, j]
+
+
+@compiled
+def _largest(v):
+    size = 0.0
+    for i in range(v.size):
+        size = max(size, abs(v[i]))
+    return size
+
+
+@compiled
+def _refined(Q, A, W, H, Y, S, Z, counts, right, out, missing, rounds, good, low, high, work):
+    """(x, y, z) = KKT⁻¹ (right) by the inverses of its parts, refined until little is missing."""
+    n, p = Q.shape[1], A.shape[1]
+    for b in range(low, high):
+        k = counts[b]
+        rows, inverse = W[b, :k], Z[b, :k, :k]
+        for i in range(out.shape[1]):
+            out[b, i] = 0
+            work[0, i] = right[b, i] if i < n + p + k else 0
+        x, y, z = out[b, :n], out[b, n : n + p], out[b, n + p : n + p + k]
+        r_x, r_y, r_z = work[0, :n], work[0, n : n + p], work[0, n + p : n + p + k]
+        size = good * _largest(work[0])
+        pull, d_z, held = work[1, :n], work[2, :k], work[3, :k]
+        for _ in range(rounds + 1):
+            # z = Z(W(Hr + Yr_y) − r_z), then x and y for what is left of r_x.
+            pull[:], d_z[:], held[:] = 0, 0, 0
+            _add(H[b], r_x, 1.0, pull)
+            _add(Y[b], r_y, 1.0, pull)
+            _add(rows, pull, 1.0, held)
+            for i in range(k):
+                held[i] -= r_z[i]
+            _add(inverse, held, 1.0, d_z)
+            for i in range(n):
+                pull[i] = r_x[i]
+            _add_transposed(rows, d_z, -1.0, pull)
+            _add(H[b], pull, 1.0, x)
+            _add(Y[b], r_y, 1.0, x)
+            _add_transposed(Y[b], pull, 1.0, y)
+            _add(S[b], r_y, -1.0, y)
+            for i in range(k):
+                z[i] += d_z[i]
+            for i in range(n + p + k):
+                work[0, i] = right[b, i]
+            _add(Q[b], x, -1.0, r_x)
+            _add_transposed(A[b], y, -1.0, r_x)
+            _add_transposed(rows, z, -1.0, r_x)
+            _add(A[b], x, -1.0, r_y)
+            _add(rows, x, -1.0, r_z)
+            missing[b] = _largest(work[0])
+            if missing[b] <= size:
+                break
+
+
 def _in_chunks(size: int, run) -> None:
+    if size == 0:
+        return
     threads = torch.get_num_threads()
     chunks = min(size, _CHUNKS * threads if threads > 1 else 1)
     workers(lambda i, lane: run(i * size // chunks, (i + 1) * size // chunks), chunks, threads)
@@ -198,27 +305,49 @@ def inverses(Q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def active_ends(
-    D: Tensor, t: Tensor, lower: Tensor, upper: Tensor, limit: int, wrong: float, patience: int
+    dual: Sequence[Tensor], limit: int, turn: int, wrong: float, patience: int
 ) -> tuple[Tensor, Tensor]:
     """The active ends of every instance, and how many guesses it took; −that where none was right.
 
     Args:
-        D (Tensor): (B, M, M).
-        t (Tensor): (B, M).
-        lower (Tensor): (B, M), likewise upper.
-        upper (Tensor): as lower.
+        dual (Sequence[Tensor]): D, t, lower, upper.
         limit (int): guesses, at most.
+        turn (int): guesses between two turns of sweeps, at most.
         wrong (float): what counts as violated, relative.
         patience (int): blocks that may fail before single rows are exchanged.
     """
+    t = dual[1]
     B, M = t.shape
-    ends, steps = torch.empty_like(t), torch.empty(B, dtype=torch.long)
-    given = [value.contiguous().numpy() for value in (D, t, lower, upper)]
+    ends, steps = (
+        torch.empty_like(t, memory_format=torch.contiguous_format),
+        torch.empty(B, dtype=torch.long),
+    )
+    given = [value.contiguous().numpy() for value in dual]
     out, counts = ends.numpy(), steps.numpy()
 
     def run(low: int, high: int) -> None:
-        work, order, part = np.empty((3, M)), np.empty(M, np.int64), np.empty((M, M))
-        _pivots(*given, limit, wrong, patience, out, counts, low, high, work, order, part)
+        work, order, part = np.empty((5, M)), np.empty(M, np.int64), np.empty((M, M))
+        _pivots(*given, limit, turn, wrong, patience, out, counts, low, high, work, order, part)
 
     _in_chunks(B, run)
     return ends, steps
+
+
+def refined(parts: Sequence[Tensor], counts: Tensor, right: Tensor, rounds: int) -> Any:
+    """The solutions (B, n + p + k) for such right-hand sides, and what they miss.
+
+    Args:
+        parts (Sequence[Tensor]): Q, A, W, H, Y, S, Z.
+        counts (Tensor): how many rows of W are real.
+        right (Tensor): (B, n + p + k).
+        rounds (int): refinements, at most.
+    """
+    out, missing = torch.empty_like(right), right.new_empty(right.shape[0])
+    given = [part.contiguous().numpy() for part in (*parts, counts, right)]
+    done = out.numpy(), missing.numpy()
+
+    def run(low: int, high: int) -> None:
+        _refined(*given, *done, rounds, _GOOD, low, high, np.empty((4, right.shape[1])))
+
+    _in_chunks(right.shape[0], run)
+    return out, missing

@@ -19,7 +19,9 @@ def times(matrix: Tensor, vector: Tensor) -> Tensor:
 
 def largest(values: Tensor) -> Tensor:
     """max |v_i| for every instance, and 0 where there are no entries."""
-    return values.abs().amax(-1) if values.shape[-1] else values.new_zeros(values.shape[0])
+    if values.shape[-1] == 0:
+        return values.new_zeros(values.shape[0])
+    return torch.linalg.vector_norm(values, torch.inf, -1)
 
 
 @dataclass(frozen=True)

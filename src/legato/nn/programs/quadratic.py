@@ -38,17 +38,19 @@ class QuadraticProgram(nn.Module):
               \text{s.t.}\quad Ax = b,\; Gx ≤ h,\; lo ≤ x ≤ hi
 
     Every piece may be absent. Leading axes are batches and broadcast: a matrix without them is
-    shared. An interior point finds the active set, Newton steps on it the solution to rounding, and
-    one transposed solve of the same factored system the gradient. All instances are solved at once,
-    in float64 whatever the data's dtype, for an interior point's systems are too ill-conditioned
-    for less; one that is done is not touched again.
+    shared. Where Q is definite the active set is found in the multipliers, by a few factorisations
+    for each instance (compiled on a CPU where Numba is installed); an interior point and Newton
+    steps on the active set solve what is left: a semi-definite Q, ties, dependent constraints. One
+    transposed solve of the same factored system gives the gradient. All of it is done in float64
+    whatever the data's dtype, for such systems are too ill-conditioned for less.
 
     Where there is no solution x is NaN, with a warning that names the instances; ``solve`` returns
     the proof. Where x is no differentiable function of its data (an active constraint without a
     multiplier, an x that is not unique) a warning says so when a gradient is asked for.
 
     Args:
-        iterations (int): steps of the interior point, at most. Default: 100
+        iterations (int): guesses of the active set, or steps of the interior point, at most.
+            Default: 100
         tol (float): relative residual (primal, dual, gap) up to which an instance counts as
             solved; mostly 1e-15 is reached. Default: 1e-8
 
@@ -61,7 +63,8 @@ class QuadraticProgram(nn.Module):
     Returns:
         Tensor: x (…, n).
 
-    Reference: Mehrotra (1992); Hintermüller, Ito and Kunisch (2003); Amos and Kolter (2017).
+    Reference: Júdice and Pires (1992); Mehrotra (1992); Hintermüller, Ito and Kunisch (2003); Amos
+    and Kolter (2017).
 
     >>> c = torch.tensor([-1.0, -1.5], requires_grad=True)
     >>> total, one = torch.ones(1, 2), torch.ones(1)
@@ -180,9 +183,7 @@ def solve_programs(
         loose=out(loose & there),
         dependent=out(dependent & there),
     )
-    return record, Adjoint(
-        P, scaling, pinned, system, lower, upper, x, y, z, z_lo, z_hi, there
-    )
+    return record, Adjoint(P, scaling, pinned, system, lower, upper, x, y, z, z_lo, z_hi, there)
 
 
 def _solved(

@@ -39,7 +39,7 @@ def _norms(matrix: Tensor, axis: int) -> Tensor:
         shape = list(matrix.shape)
         shape.pop(axis)
         return matrix.new_zeros(shape)
-    return matrix.abs().amax(axis)
+    return torch.linalg.vector_norm(matrix, torch.inf, axis)
 
 
 def _root(norms: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from legato.nn.programs.active_set import Candidate, judge, margin
 from legato.nn.programs.dual import Dual, active_ends, active_part, gathered
-from legato.nn.programs.inverses import inverses
+from legato.nn.programs.inverses import compiled_for, inverses
 from legato.nn.programs.program import Program, largest, times
 
 _SOUND = 1e5
@@ -79,13 +79,12 @@ class StrictSystem:
         self.W = self._rows(P.G)
         part = active_part(D, self.order, self.valid)
         self.Z, regular = inverses(part) if part.shape[-1] else (part, base.sound)
-        self.WH = self.W @ base.H
         self.sound = base.sound & regular & (_size(self.Z) <= _SOUND)
 
     def _rows(self, G: Tensor) -> Tensor:
         """The active rows: of G, or of the identity."""
         n, k = self.Q.shape[-1], self.order.shape[-1]
-        if self.M == self.m:
+        if self.m == self.M:
             picked = G.gather(1, self.order.unsqueeze(-1).expand(-1, -1, n))
             return picked * self.valid.unsqueeze(-1)
         W = self.Q.new_zeros(G.shape[0], k, n)
@@ -101,17 +100,24 @@ class StrictSystem:
         x, y = self.base(r_x, r_y)
         z = times(self.Z, times(self.W, x) - r_w) * self.valid
         pull = times(self.W.mT, z)
-        return x - times(self.WH.mT, z), y - times(self.base.Y.mT, pull), z
+        return x - times(self.base.H, pull), y - times(self.base.Y.mT, pull), z
 
-    def solve(
-        self, r_x: Tensor, r_y: Tensor, r_w: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def solve(self, r_x: Tensor, r_y: Tensor, r_w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x, y, z for right-hand sides, and what their equations miss."""
+        if compiled_for(r_x):
+            from legato.nn.programs import numba
+
+            H, Y, S = self.base.H, self.base.Y, self.base.S
+            parts = (self.Q, self.A, self.W, H, Y, S, self.Z)
+            right = torch.cat([r_x, r_y, r_w], -1)
+            found, missing = numba.refined(parts, self.valid.sum(-1), right, _REFINEMENTS)
+            n, p = r_x.shape[-1], r_y.shape[-1]
+            return found[:, :n], found[:, n : n + p], found[:, n + p :], missing
         x, y, z = self._apply(r_x, r_y, r_w)
-        for round in range(_REFINEMENTS + 1):
+        for turn in range(_REFINEMENTS + 1):
             e_x = r_x - times(self.Q, x) - times(self.A.mT, y) - times(self.W.mT, z)
             e_y, e_w = r_y - times(self.A, x), (r_w - times(self.W, x)) * self.valid
-            if round < _REFINEMENTS:
+            if turn < _REFINEMENTS:
                 d_x, d_y, d_z = self._apply(e_x, e_y, e_w)
                 x, y, z = x + d_x, y + d_y, z + d_z
         missing = torch.maximum(largest(e_x), torch.maximum(largest(e_y), largest(e_w)))
@@ -120,7 +126,7 @@ class StrictSystem:
     def take(self, which: Tensor) -> StrictSystem:
         """Of some of the instances."""
         some = copy(self)
-        for name in ("Q", "A", "W", "WH", "Z", "order", "valid"):
+        for name in ("Q", "A", "W", "Z", "order", "valid"):
             setattr(some, name, getattr(self, name)[which])
         H, Y, S, sound = (getattr(self.base, f.name)[which] for f in fields(Base))
         some.base = Base(H, Y, S, sound)
@@ -131,13 +137,17 @@ class StrictSystem:
         return z.new_zeros(z.shape[0], self.M).scatter(-1, self.order, z * self.valid)
 
     def adjoint(self, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The solution (v_x, v_y, v_z) for (right, 0, 0), v_z over the rows of G; what it misses."""
+        """The solution (v_x, v_y, v_z) for (right, 0, 0), v_z over rows of G; what it misses."""
         nothing = right.new_zeros(right.shape[0], self.A.shape[-2])
-        x, y, z, missing = self.solve(right, nothing, torch.zeros_like(self.order, dtype=right.dtype))
+        x, y, z, missing = self.solve(
+            right, nothing, torch.zeros_like(self.order, dtype=right.dtype)
+        )
         return x, y, self.scatter(z)[:, : self.m], missing
 
 
-def solve_strictly(P: Program, limit: int, tie: float) -> tuple[Candidate, Tensor, StrictSystem] | None:
+def solve_strictly(
+    P: Program, limit: int, tie: float
+) -> tuple[Candidate, Tensor, StrictSystem] | None:
     """Solutions, where they are beyond doubt, and the system of each; None where there are none.
 
     Args:
@@ -146,7 +156,7 @@ def solve_strictly(P: Program, limit: int, tie: float) -> tuple[Candidate, Tenso
         tie (float): margins below this are left to the interior point.
 
     Returns:
-        tuple: the candidate, its ``found`` being beyond doubt; guesses; the system.
+        tuple: the points, their residual infinite where there is a doubt; guesses; the system.
     """
     if P.h.shape[-1] + (P.n if P.bounded else 0) > _ROWS * P.n:
         return None
@@ -165,4 +175,8 @@ def solve_strictly(P: Program, limit: int, tie: float) -> tuple[Candidate, Tenso
     z, active = torch.cat(sides, -1) * torch.cat(held, -1), torch.cat(held, -1)
     residual = judge(P, x, y, z)
     clear = arrived & system.sound & (residual <= _EXACT) & (margin(P, x, z) > tie)
-    return Candidate(x, y, z.clamp(min=0), active, torch.where(clear, residual, torch.inf)), steps, system
+    return (
+        Candidate(x, y, z.clamp(min=0), active, torch.where(clear, residual, torch.inf)),
+        steps,
+        system,
+    )
