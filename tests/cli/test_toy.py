@@ -2,12 +2,15 @@
 
 import json
 import sys
+from functools import cache
 
 import pytest
 from typer.testing import CliRunner
 
 from legato._support.extras import how_to_install
 from legato.cli import app
+from legato.studies.toy import study
+from legato.studies.toy.example import SETS
 from legato.studies.toy.report import minus, printed_like
 
 
@@ -17,8 +20,13 @@ def toy(*args):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
+    """Numbers are computed once for each set; that they repeat is asked in tests/studies/toy."""
     out = tmp_path_factory.mktemp("toy")
-    return out, toy("--quick", "--out", out)
+    with pytest.MonkeyPatch.context() as patch:
+        settings = study.Settings(quick=True)
+        computed = cache(lambda name: study._study(SETS[name], settings, lambda what: None))
+        patch.setattr(study, "_study", lambda toy, settings, advance: computed(toy.name))
+        yield out, toy("--quick", "--out", out)
 
 
 def test_it_ends_by_saying_where_the_pictures_are(quick):
@@ -106,7 +114,7 @@ def test_unwritable_folder(tmp_path):
     assert "--out" in result.stderr
 
 
-def test_pictures_that_cannot_be_written(tmp_path):
+def test_pictures_that_cannot_be_written(quick, tmp_path):
     (tmp_path / "figures").write_text("in the way")
     result = toy("--quick", "--set", "A", "--out", tmp_path)
     assert result.exit_code == 1

@@ -126,6 +126,7 @@ def test_the_tests_can_be_collected_from_the_sdist(distributions):
     (source,) = (distributions / "source").iterdir()
     listed = run(
         sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider",
+        "--assert=plain",
         "tests/laws", "tests/unit", "tests/test_readme.py", "tests/test_experiments.py",
         cwd=source, PYTHONPATH=str(source / "src"), PYTHONDONTWRITEBYTECODE="1",
     )  # fmt: skip

@@ -94,7 +94,7 @@ def test_fake_tensors_leave_nothing_behind():
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_trace_is_the_layer(name):
     layer, x = made(name)
-    traced = torch.jit.trace(layer, x)
+    traced = torch.jit.trace(layer, x, check_trace=False)  # other data ask for more than the same
     other = 0.5 * x.flip(-1) + 0.1
     torch.testing.assert_close(traced(other), layer(other))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 
 import legato as lg
 from legato.errors import NotConvergedWarning
-from legato.testing import SmallProblem, check_gradient
-from legato.testing.sampling import slope_errors
+from legato.testing import SmallProblem
+from legato.testing.sampling import H, slope_errors
 from problems import ISOLATED, PROBLEMS, SADDLES, Theta, by_name, random, relative_error
 
 STEPS = 30  # of the finite iteration: far enough for kinks to settle, far from converged
@@ -61,35 +62,47 @@ def gradient_by(
     return torch.autograd.grad(problem.loss(solution.x), theta)
 
 
-def check(strategy: Strategy, name: str, iterations: int, tolerance: float) -> None:
+@cache
+def reference(name: str, iterations: int, strategy: str) -> Theta:
+    """What float32 is held to, computed once."""
+    return gradient_by((UNROLLED | FIXED_POINT)[strategy], name, iterations)
+
+
+@cache
+def differences(name: str, iterations: int, dual: bool) -> list[tuple[int, Tensor, float]]:
+    """Central differences of the loss: parameter, direction, slope. All strategies share them."""
+    problem = by_name(name)
+    theta = [t.detach().clone() for t in problem.leaves()]
+    found = []
+    for k, original in enumerate([t.clone() for t in theta]):
+        for seed in (10 * k + 1, 10 * k + 2):
+            direction, ends = random(seed, *original.shape), []
+            for size in (H, -H):
+                theta[k] = original + size * direction
+                with torch.no_grad():
+                    solution = problem.solve(*theta, iterations=iterations)
+                    loss = both_loss(problem, solution) if dual else problem.loss(solution.x)
+                ends.append(float(loss))
+            found.append((k, direction, (ends[0] - ends[1]) / (2 * H)))
+        theta[k] = original
+    return found
+
+
+def check(
+    strategy: Strategy, name: str, iterations: int, tolerance: float, dual: bool = False
+) -> None:
+    """Against differences, relative to gradient and direction; ``dual``: for a loss of y too."""
     problem = by_name(name)
     theta = problem.leaves()
-    check_gradient(
-        problem.make,
-        problem.algorithm,
-        strategy(theta),
-        problem.loss,
-        theta,
-        problem.x0,
-        lg.Stop(iterations),
-        tolerance,
-    )
-    found = gradient_by(strategy, name, iterations)
-    assert all(g.norm() > 1e-3 for g in found)  # else the comparison would say nothing
-
-
-def check_with_dual(strategy: Strategy, name: str, iterations: int, tolerance: float) -> None:
-    """As ``check``, for a loss that looks at the dual variable too."""
-    problem = by_name(name)
-    theta = problem.leaves()
-
-    def loss(gradient: lg.GradientStrategy) -> Tensor:
-        solution = problem.solve(*theta, iterations=iterations, gradient=gradient)
-        return both_loss(problem, solution)
-
-    found = torch.autograd.grad(loss(strategy(theta)), theta)
-    errors = slope_errors(lambda: loss(lg.Unroll()).detach(), theta, found)
-    assert all(error < tolerance for error in errors)
+    solution = problem.solve(*theta, iterations=iterations, gradient=strategy(theta))
+    loss = both_loss(problem, solution) if dual else problem.loss(solution.x)
+    found = torch.autograd.grad(loss, theta)
+    if not dual:
+        assert all(g.norm() > 1e-3 for g in found)  # else the comparison would say nothing
+    rounding = 100 * torch.finfo(loss.dtype).eps / (2 * H) * float(loss.detach().abs())
+    for k, direction, slope in differences(name, iterations, dual):
+        error = abs(slope - float((found[k] * direction).sum())) - rounding
+        assert error <= tolerance * max(abs(slope), float(found[k].norm() * direction.norm()))
 
 
 def require_close(found: Theta, truth: Theta, bound: float) -> None:
@@ -110,7 +123,7 @@ def test_unrolled_gradients_are_those_of_the_iteration(name: str, strategy: Stra
 @using(UNROLLED)
 @over(PROBLEMS)
 def test_unrolled_gradients_in_float32(name: str, strategy: Strategy) -> None:
-    truth = gradient_by(UNROLLED["Unroll"], name, STEPS)
+    truth = reference(name, STEPS, "Unroll")
     found = gradient_by(strategy, name, STEPS, dtype=torch.float32)
     assert all(g.dtype == torch.float32 for g in found)
     require_close(found, truth, 1e-3)
@@ -119,7 +132,7 @@ def test_unrolled_gradients_in_float32(name: str, strategy: Strategy) -> None:
 @using(UNROLLED)
 @over(SADDLES)
 def test_unrolled_gradients_of_a_loss_of_the_dual(name: str, strategy: Strategy) -> None:
-    check_with_dual(strategy, name, STEPS, 1e-7)
+    check(strategy, name, STEPS, 1e-7, dual=True)
 
 
 @using(UNROLLED)
@@ -174,7 +187,7 @@ def test_fixed_point_gradients_are_those_of_the_solution(name: str, strategy: St
 @over(ISOLATED)
 def test_fixed_point_gradients_in_float32(name: str, strategy: Strategy) -> None:
     iterations = by_name(name).iterations
-    truth = gradient_by(FIXED_POINT["Implicit(GMRES)"], name, iterations)
+    truth = reference(name, iterations, "Implicit(GMRES)")
     found = gradient_by(strategy, name, iterations, dtype=torch.float32)
     assert all(g.dtype == torch.float32 for g in found)
     require_close(found, truth, 1e-3)
@@ -183,7 +196,7 @@ def test_fixed_point_gradients_in_float32(name: str, strategy: Strategy) -> None
 @using(FIXED_POINT | PIGGYBACK)
 @over(SADDLES)
 def test_fixed_point_gradients_of_a_loss_of_the_dual(name: str, strategy: Strategy) -> None:
-    check_with_dual(strategy, name, by_name(name).iterations, 1e-6)
+    check(strategy, name, by_name(name).iterations, 1e-6, dual=True)
 
 
 @over(SADDLES)
@@ -194,7 +207,7 @@ def test_piggyback(name: str) -> None:
 @over(SADDLES)
 def test_piggyback_in_float32(name: str) -> None:
     iterations = by_name(name).iterations
-    truth = gradient_by(FIXED_POINT["Implicit(GMRES)"], name, iterations)
+    truth = reference(name, iterations, "Implicit(GMRES)")
     found = gradient_by(PIGGYBACK["Piggyback"], name, iterations, dtype=torch.float32)
     require_close(found, truth, 1e-3)
 

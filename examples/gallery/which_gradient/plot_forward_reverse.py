@@ -42,7 +42,7 @@ def cost(count, iterations, make):
 # Left and middle: 30 iterations, more and more parameters. Right: 4 parameters, more and more
 # iterations.
 modes = {"Forward(θ)": lg.Forward, "Unroll()": lambda theta: lg.Unroll()}
-counts, lengths = [1, 2, 5, 10, 20, 40], [10, 30, 100, 300]
+counts, lengths = [1, 4, 10, 40], [10, 40, 160]
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
 memory = {}
 for name, make in modes.items():
