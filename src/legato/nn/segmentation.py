@@ -308,13 +308,23 @@ class GlobalLayer(nn.Module):
             features (Sequence[Tensor]): feature maps, for the weights that look at them.
             inside (Tensor, optional): (B, H, W) bool, False where a batch was padded.
         """
+        return self.potts(*self.costs_and_weights(logits, image, features, inside))
+
+    def costs_and_weights(
+        self,
+        logits: Tensor,
+        image: Tensor,
+        features: Sequence[Tensor] = (),
+        inside: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What :class:`Potts` is given, from the arguments of :meth:`forward`."""
         weights = self.weights(image, features)
         if inside is None and self.potts.max_weight is None and weights.shape[-1] > 1:
             # Steps follow from the edges that there are, as where an image was padded.
             inside = logits.new_ones((1, *logits.shape[-2:]), dtype=torch.bool)
         if inside is not None:
             weights = weights * self._crossings(inside)
-        return self.potts(self.scale(logits), weights)
+        return self.scale(logits), weights
 
     def _crossings(self, inside: Tensor) -> Tensor:
         """Whether each difference stays within the image: (B, 1, E, H, W)."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from legato.errors import InputError
 from legato.studies.segment.data import IGNORE, Batch, Dataset, Sample, collate
@@ -28,21 +27,36 @@ class Score:
     iou: float
     iou_per_class: tuple[float | None, ...]  # None where a class neither occurs nor is predicted
     images: int
+    iou_of_images: float  # of each image by itself, then the mean over images
+    iou_with_unknown: float  # over all pixels: what is predicted where the truth is unknown is wrong
 
     @classmethod
-    def of(cls, confusion: Tensor, images: int) -> Score:
-        """From a confusion matrix, truth along rows; classes that occur nowhere do not count."""
-        confusion = confusion.double()
-        if confusion.sum() == 0:
+    def of(cls, confusions: Tensor) -> Score:
+        """From a confusion matrix (L, L + 1, L) of each image, truth along rows, unknown the last.
+
+        Classes that occur nowhere do not count.
+        """
+        confusions = confusions.double()
+        known, unknown = confusions[:, :-1], confusions[:, -1]
+        if known.sum() == 0:
             raise InputError("There is no labelled pixel, so there is nothing to measure.")
-        right = confusion.diagonal()
-        iou = right / (confusion.sum(0) + confusion.sum(1) - right)
+        right = known.sum(0).diagonal()
+        iou = _iou(known.sum(0))
+        beyond = known.sum(0).sum(0) + known.sum(0).sum(1) - right + unknown.sum(0)
         return cls(
-            accuracy=100 * float(right.sum() / confusion.sum()),
+            accuracy=100 * float(right.sum() / known.sum()),
             iou=100 * float(iou.nanmean()),
             iou_per_class=tuple(None if x.isnan() else 100 * float(x) for x in iou),
-            images=images,
+            images=len(confusions),
+            iou_of_images=100 * float(_iou(known).nanmean(-1).nanmean()),
+            iou_with_unknown=100 * float((right / beyond).nanmean()),
         )
+
+
+def _iou(confusion: Tensor) -> Tensor:
+    """Intersection over union of each class, NaN where it neither occurs nor is predicted."""
+    right = confusion.diagonal(dim1=-2, dim2=-1)
+    return right / (confusion.sum(-2) + confusion.sum(-1) - right)
 
 
 def score(
@@ -57,16 +71,14 @@ def score(
 
     Images of one size share a batch, so nothing is padded. ``keep`` collects label maps by name.
     """
-    confusion = torch.zeros(classes, classes, dtype=torch.int64)
-    images = 0
+    confusions = []
     for samples in same_size(data, batch):
         found = collate(samples)
         labels = predict(found.image.to(device)).cpu()
-        confusion += _confusion(labels, found.labels, classes)
-        images += len(samples)
+        confusions += [confusion(*pair, classes) for pair in zip(labels, found.labels, strict=True)]
         if keep is not None:
             keep.update(zip(found.names, labels.to(torch.uint8), strict=True))
-    return Score.of(confusion, images)
+    return Score.of(torch.stack(confusions))
 
 
 def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) -> Score:
@@ -77,12 +89,16 @@ def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) 
         for name, sample in known.items()
         for labels in (sample.labels, found[name])
     )
-    total = sum(_confusion(found[name], one.labels, classes) for name, one in known.items())
-    return Score.of(torch.as_tensor(total), len(known))
+    return Score.of(
+        torch.stack([confusion(found[name], one.labels, classes) for name, one in known.items()])
+    )
 
 
-def _confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:
-    return multiclass_confusion_matrix(found.long(), truth.long(), classes, ignore_index=IGNORE)
+def confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:
+    """How many pixels of each class, and without one, were given each label: (L + 1, L)."""
+    truth = torch.where(truth == IGNORE, classes, truth.long())
+    counts = torch.bincount((classes * truth + found.long()).flatten(), minlength=(classes + 1) * classes)
+    return counts.view(classes + 1, classes)
 
 
 def evaluate(

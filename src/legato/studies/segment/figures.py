@@ -29,7 +29,7 @@ _HEADS = ("train acc.", "train IoU", "test acc.", "test IoU", "gain acc.", "gain
 _PANELS = (
     ("loss", "loss per pixel"),
     ("accuracy", "pixel accuracy, per cent"),
-    ("milliseconds", "time of an outer iteration, ms"),
+    ("milliseconds", "an outer iteration of all seeds, ms"),
 )
 
 
@@ -60,26 +60,21 @@ def _points(log: Sequence[dict[str, str]], name: str) -> tuple[list[int], list[f
     return [int(row["epoch"]) + 1 for row in rows], [float(row[name]) for row in rows]
 
 
-def draw_iterations(
-    path: Path, results: Mapping[str, Any], times: Mapping[str, Any] | None = None
-) -> None:
-    """Draw the results of ``run_iterations``: three panels against inner iterations.
-
-    ``times`` are results of another run, on a machine that did nothing else, for the third panel.
-    """
+def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
+    """Draw the results of ``run_iterations``: three panels against inner iterations."""
     settings = results["settings"]
     title = (
         f"Inner iterations, what they buy and cost  ({settings['images']} images, "
-        f"{settings['steps']} steps, {len(settings['seeds'])} seed(s))"
+        f"{settings['steps']} steps, {len(settings['seeds'])} seed(s), r = {settings['balance']:g})"
     )
     with saved_figure(path, 10, 3.4, title) as figure:
         for axes, (key, name) in zip(figure.subplots(1, 3), _PANELS, strict=True):
-            shown = times if times is not None and key == "milliseconds" else results
+            shown = results["times" if key == "milliseconds" else "points"]
             for average, label, colour, marker in (
                 (False, "last iterate", BLUE, "o"),
                 (True, "averaged iterate", VERMILION, "s"),
             ):
-                points = [p for p in shown["points"] if p["average"] == average]
+                points = [p for p in shown if p["average"] == average]
                 if not points:
                     continue
                 values: dict[int, list[float]] = {}
@@ -89,9 +84,9 @@ def draw_iterations(
                 axes.plot(list(values), means, color=colour, marker=marker, ms=5, label=label)
                 if len(points) > len(values):  # one faint dot a seed
                     axes.plot([p["iterations"] for p in points], [p[key] for p in points],
-                              color=colour, marker=".", ms=4, ls="", alpha=0.45)  # fmt: skip
+                              color=colour, marker=".", ms=4, ls="", alpha=0.35)  # fmt: skip
             axes.set(title=name, xlabel="inner iterations")
-            counts = sorted({p["iterations"] for p in shown["points"]})
+            counts = sorted({p["iterations"] for p in shown})
             if key == "milliseconds":  # a line where time is linear
                 axes.set(xlim=(0, None), ylim=(0, None))
             else:

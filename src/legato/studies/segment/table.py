@@ -32,6 +32,9 @@ from legato.studies.segment.training import train
 
 Report = Callable[[str], None]
 
+SCORES = ("accuracy", "iou", "iou_of_images", "iou_with_unknown")
+"""What is reported of a score, in per cent."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -44,17 +47,22 @@ class Variant:
     optimiser: Optimiser = Optimiser.ADAM
     freeze_network: bool = False
     lr_factor: float = 1.0
-    on_train: bool = False  # also score the training set
+    lr: float | None = None  # one learning rate for everything, in place of the settings'
 
 
 _LEARNED = LayerSettings(Weights.LEARNED, neighbours=8, balance=1.0)
+_PAPER = LayerSettings(Weights.CONTRAST, neighbours=4, iterations=100, average=True)
 
 VARIANTS: dict[str, Variant] = {
-    "control": Variant("the network alone, trained on as long as the others", on_train=True),
-    "skip": Variant("the network with finer scores, no layer", refine=True, on_train=True),
-    "global": Variant("+ layer, learned weights, 8 neighbours", _LEARNED, on_train=True),
-    "contrast": Variant(
-        "+ layer, contrast weights", LayerSettings(Weights.CONTRAST), on_train=True
+    "control": Variant("the network alone, trained on as long as the others"),
+    "skip": Variant("the network with finer scores, no layer", refine=True),
+    "global": Variant("+ layer, learned weights, 8 neighbours", _LEARNED),
+    "contrast": Variant("+ layer, contrast weights", LayerSettings(Weights.CONTRAST)),
+    "paper": Variant(
+        "the paper's layer: contrast weights, ergodic mean, its loss", _PAPER, loss=Loss.PAPER
+    ),
+    "paper-rate": Variant(
+        "the paper's layer, at the paper's learning rate of 1e-3", _PAPER, loss=Loss.PAPER, lr=1e-3
     ),
     "uniform": Variant("+ layer, one weight for all", LayerSettings(Weights.UNIFORM)),
     "frozen": Variant("learned weights, network frozen", _LEARNED, freeze_network=True),
@@ -140,7 +148,7 @@ class _Seed:
             if isinstance(model.network, FCN32):
                 model.network.load_features(vgg)
             recipe = replace(self.recipe, epochs=self.settings.first_epochs, lr=self.settings.lr)
-            self.train("network", model, described, recipe, on_train=True)
+            self.train("network", model, described, recipe)
         if isinstance(model.network, FCN32):
             self.keep_coarse(model.network)
 
@@ -156,19 +164,19 @@ class _Seed:
         recipe = replace(
             self.recipe,
             epochs=self.settings.extra_epochs,
-            lr=self.settings.extra_lr * variant.lr_factor,
-            layer_lr=self.recipe.layer_lr * variant.lr_factor,
+            lr=variant.lr or self.settings.extra_lr * variant.lr_factor,
+            layer_lr=variant.lr or self.recipe.layer_lr * variant.lr_factor,
             loss=variant.loss,
             optimiser=variant.optimiser,
             freeze_network=variant.freeze_network,
         )
-        self.train(name, model, described, recipe, variant.on_train)
+        self.train(name, model, described, recipe)
 
     def load_network(self, model: Segmenter) -> None:
         model.network.load_state_dict(torch.load(self.start, weights_only=True))
 
     def train(
-        self, name: str, model: Segmenter, described: ModelSettings, recipe: Recipe, on_train: bool
+        self, name: str, model: Segmenter, described: ModelSettings, recipe: Recipe
     ) -> None:
         """Train, score and write ``name.json``, with what pictures are drawn from."""
         began = time.perf_counter()
@@ -177,8 +185,7 @@ class _Seed:
         if name == "network":
             _keep(self.start, {k: v.cpu() for k, v in model.network.state_dict().items()})
         labels: dict[str, Tensor] = {}
-        if on_train:
-            row["train"] = self.score(model, "train")
+        row["train"] = self.score(model, "train")
         row["test"] = self.score(model, "test", labels)
         if model.layer is not None:
             named = model.layer.named_parameters()
@@ -240,9 +247,8 @@ def collect(folder: Path, settings: TableSettings) -> dict[str, Any]:
         }
         for part in ("train", "test"):
             if part in found[0]:
-                row[part] = {
-                    key: _spread([one[part][key] for one in found]) for key in ("accuracy", "iou")
-                }
+                keys = [key for key in SCORES if key in found[0][part]]
+                row[part] = {key: _spread([one[part][key] for one in found]) for key in keys}
         row["seconds"] = _spread([one["seconds"] for one in found])
         for extra in ("parameters", "test_iterations"):
             if extra in found[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,14 @@ def iterations(
         int | None, typer.Option("--count", min=1, help="Images to train on.")
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
-    seeds: Annotated[str, typer.Option(metavar="0,1,…", help="One training each per point.")] = "0",
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,…", help="One training each per point (default: ten)."),
+    ] = None,
+    balance: Annotated[
+        float | None,
+        typer.Option(min=0, help="Ratio r of the solver's steps (default: found by a search)."),
+    ] = None,
     device: Device = "auto",
     quick: Quick = False,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("out/segment/iterations"),
@@ -35,8 +42,9 @@ def iterations(
 
     Trains the small network with the layer on a few images (the paper: 9 images,
     1000 steps of one image, Adam) for each number of inner iterations, with the
-    last and with the averaged iterate; --seeds 0,1,2 tells signal from noise.
-    Writes results.json and a figure: loss, accuracy, time of an outer iteration.
+    last and with the averaged iterate; the trainings of all seeds run side by
+    side. Writes results.json and a figure: loss, accuracy, time of an outer
+    iteration.
     """
     with reporting_errors():
         from legato.console.options import device_of, whole_numbers
@@ -44,7 +52,14 @@ def iterations(
         from legato.studies.segment.choices import source_of
         from legato.studies.segment.data import split
         from legato.studies.segment.figures import draw_iterations
-        from legato.studies.segment.iterations import QUICK, IterationSettings, run_iterations
+        from legato.studies.segment.iterations import (
+            BALANCES,
+            QUICK,
+            IterationSettings,
+            run_iterations,
+            search_balance,
+            searched,
+        )
 
         where = device_of(device)
         usual = QUICK if quick else IterationSettings()
@@ -53,16 +68,21 @@ def iterations(
             images=number or usual.images,
             steps=steps or usual.steps,
             lr=lr,
-            seeds=whole_numbers("--seeds", seeds),
+            seeds=usual.seeds if seeds is None else whole_numbers("--seeds", seeds),
         )
         source = source_of(data, images, masks, classes=classes, quick=quick)
         found = source.open()
         found = found.subset(split(found.names, 0.2, seed=0).train)  # what `train` trains on
         run = RunFolder(out)
         run.begin({"data": asdict(source), "iterations": asdict(settings)}, where)
-        total = len(settings.counts) * len(settings.averages) * len(settings.seeds)
-        with counted_lines("training", total) as report:
-            results = run_iterations(settings, found, where, report)
+        search = None
+        if balance is None:
+            with counted_lines("search", len(BALANCES)) as report:
+                search = search_balance(searched(settings), found, where, BALANCES, report)
+        balance = search["balance"] if search is not None else balance
+        settings = replace(settings, balance=balance)
+        with counted_lines("training", len(settings.counts) * len(settings.averages)) as report:
+            results = run_iterations(settings, found, where, report) | {"search": search}
         picture = run.figure("iterations.png")
         draw_iterations(picture, results)
         say(f"Numbers: {run.finish(results, where)}")
