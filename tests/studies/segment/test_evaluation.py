@@ -97,14 +97,28 @@ def test_batches_hold_one_size_and_every_image_once(several):
     assert max(map(len, batches)) == 2
 
 
+def of_rows(*rows: list[int]) -> torch.Tensor:
+    return torch.tensor([rows])
+
+
 def test_perfect_and_useless():
-    assert Score.of(torch.diag(torch.tensor([3, 4])), 1).iou == 100
-    assert Score.of(torch.tensor([[0, 3], [4, 0]]), 1) == Score(0.0, 0.0, (0.0, 0.0), 1)
+    assert Score.of(of_rows([3, 0], [0, 4], [0, 0])).iou == 100
+    assert Score.of(of_rows([0, 3], [4, 0], [0, 0])) == Score(0.0, 0.0, (0.0, 0.0), 1, 0.0, 0.0)
+
+
+def test_three_ways_to_average():
+    """Two images: one all right, with 2 pixels of unknown truth called class 0; one half right."""
+    two = torch.tensor([[[6, 0], [0, 2], [2, 0]], [[1, 1], [0, 0], [0, 0]]])
+    found = Score.of(two)
+    assert found.accuracy == pytest.approx(90.0)
+    assert found.iou == pytest.approx(100 * (7 / 8 + 2 / 3) / 2)
+    assert found.iou_of_images == pytest.approx(100 * (1 + (1 / 2 + 0) / 2) / 2)
+    assert found.iou_with_unknown == pytest.approx(100 * (7 / 10 + 2 / 3) / 2)
 
 
 def test_no_labelled_pixel():
     with pytest.raises(InputError, match="no labelled pixel"):
-        Score.of(torch.zeros(3, 3), 4)
+        Score.of(torch.zeros(4, 4, 3))
 
 
 def test_a_model(study, straight):
