@@ -162,18 +162,22 @@ def claims(data: dict[str, Any]) -> list[str]:
         rows = [
             r for r in data["rows"] if r["library"] == claim.library and claim.concerns(r["method"])
         ]
-        told = []
+        told, others = [], []
         for row in rows:
             if "failed" in row:
                 told.append(f"{_title(data, row)}: {row['failed'][:160]}")
                 continue
             exactly = ", exactly 0" if row.get("gradient_is_zero") else ""
             warned = "warned" if about_results(row) else "silent"
-            told.append(
+            evidence = told if claim.confirmed_by(row) else others
+            evidence.append(
                 f"{_title(data, row)}: {number(row.get('gradient_error'))}{exactly}, {warned}"
             )
         found = "confirmed" if any(map(claim.confirmed_by, rows)) else "not confirmed"
-        lines.append(f"- {claim.text}: **{found}**. {'; '.join(told) or 'Not raced'}.")
+        words = [f"- {claim.text}: **{found}**. {'; '.join(told or others) or 'Not raced'}."]
+        if told and others:
+            words.append(f"Not so: {'; '.join(others)}.")
+        lines.append(" ".join(words))
     return lines
 
 

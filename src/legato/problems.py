@@ -193,35 +193,42 @@ def _plus_linear(term: Function, c: Var) -> Function:
 
 
 @overload
-def smoothed(problem: Composite, mu: Tensor | float) -> Composite: ...
+def smoothed(problem: Problem, mu: Tensor | float) -> Composite: ...
 @overload
 def smoothed(problem: Function, mu: Tensor | float) -> Function: ...
-def smoothed(problem: Composite | Function, mu: Tensor | float) -> Composite | Function:
+def smoothed(problem: Problem | Function, mu: Tensor | float) -> Composite | Function:
     r"""The problem with its nonsmooth terms replaced by smooth ones that tend to them as μ → 0.
 
-    .. math:: \min_x f(x) + g(x) \;⟶\; \min_x f(x) + g_μ(x)
+    .. math:: \min_x f(x) + g(x) + h(Kx) \;⟶\; \min_x f(x) + g_μ(x) + h_μ(Kx)
 
-    Constraints x ≥ 0 and lo ≤ x ≤ hi become log barriers, the ℓ1 norm √(x² + μ²); the simplex
-    keeps its equality and gains μ Σ x log x (use the Entropy geometry). The result is an ordinary
-    problem, or an ordinary energy for an energy: solve it, and differentiate it with
-    ``Implicit(CG())``, which is a Hessian solve. Reference: Section 4.1 of Ochs et al. (2016).
+    Constraints x ≥ 0 and lo ≤ x ≤ hi become log barriers; norms become Σ w √(‖·‖² + μ²), also
+    behind an operator; the simplex keeps its equality and gains μ Σ x log x (use the Entropy
+    geometry). The result is an ordinary problem, or an ordinary energy for an energy: solve it, and
+    differentiate it with ``Implicit(CG())``, which is a Hessian solve.
+    Reference: Section 4.1 of Ochs et al. (2016).
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
     >>> smooth = lg.smoothed(problem, mu=0.1)
     >>> lg.solve(smooth, lg.ForwardBackward(), stop=lg.Stop(500)).x.round(decimals=2)
     tensor([2.0000, 0.0500])
+    >>> variation = lg.split(lg.SquaredDistance(b) + lg.L1(0.5) @ lg.Differences((-1,)))
+    >>> lg.solve(lg.smoothed(variation, mu=0.01), stop=lg.Stop(500)).x.round(decimals=2)
+    tensor([2.5000, 1.0000])
     """
     value = float(mu.detach()) if isinstance(mu, Tensor) else float(mu)
     if not value > 0:
         raise InputError(f"The smoothing parameter mu must be positive, not {value:g}.")
     if isinstance(problem, Function):
         return problem.smoothed(mu)
-    if not isinstance(problem, Composite):
+    if not isinstance(problem, Composite | Saddle):
         raise InputError(
-            f"smoothed needs a Composite problem or an energy, not {type(problem).__name__}."
+            f"smoothed needs a Composite or Saddle problem or an energy, not "
+            f"{type(problem).__name__}."
         )
     replaced = [term.smoothed(mu) for term in terms_of(problem.nonsmooth)]
+    if isinstance(problem, Saddle):
+        replaced.append(problem.penalty.smoothed(mu) @ problem.operator)
     smooth = [term for term in replaced if term.is_smooth]
     kept = [term for term in replaced if not term.is_smooth]
     return Composite(

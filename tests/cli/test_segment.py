@@ -44,7 +44,7 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
         patch.setattr(choices, "QUICK_SCENES", (10, (32, 40)))
-        patch.setattr(choices, "QUICK_EPOCHS", {"small": 2, "fcn32": 1, "custom": 1})
+        patch.setattr(choices, "QUICK_EPOCHS", {"small": 2, "vgg32": 1, "custom": 1})
         patch.setattr(choices, "QUICK_ITERATIONS", 3)
         yield
 
@@ -217,7 +217,7 @@ def test_a_diverging_training(tmp_path):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--network", "huge"), "small, fcn32 or FILE.py:factory"),
+        (("--network", "huge"), "small, vgg32 or FILE.py:factory"),
         (("--layer", "magic"), "none, uniform, contrast or learned"),
         (("--layer", "learned", "--neighbours", 6), "4 or 8"),
         (("--loss", "hinge"), "log, paper"),
@@ -230,8 +230,8 @@ def test_a_diverging_training(tmp_path):
         (("--images", "a"), "both --images and --masks"),
         (("--data", "a", "--images", "b", "--masks", "c"), "not both"),
         (("--names", "a,b"), "masks of your own"),
-        (("--weights", "torchvision"), "--weights is for fcn32"),
-        (("--network", "fcn32", "--weights", "absent.safetensors"), "cannot be read"),
+        (("--weights", "torchvision"), "--weights is for vgg32"),
+        (("--network", "vgg32", "--weights", "absent.safetensors"), "cannot be read"),
         (("--network", "absent.py:build"), "There is no file absent.py"),
         (("--start", "absent.safetensors"), "absent.safetensors cannot be read"),
         (("--data", "absent.tar.gz"), "absent.tar.gz"),
@@ -436,8 +436,8 @@ def test_cases_are_spread_from_best_to_worst():
 
 # ----------------------------------------------------------------------------- iterations and table
 def test_iterations(tmp_path):
-    result = segment("iterations", "--quick", "--counts", "2,4", "--steps", 2, "--count", 2,
-                     "--out", tmp_path)  # fmt: skip
+    result = segment("iterations", "--quick", "--balance", 1, "--counts", "2,4",
+                     "--steps", 2, "--count", 2, "--out", tmp_path)  # fmt: skip
     assert result.exit_code == 0, result.output + result.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert [p["iterations"] for p in results["points"]] == [2, 4, 2, 4]
@@ -494,7 +494,7 @@ def test_a_table_is_enough_to_compare(tabled, tmp_path):
 
 
 def test_a_table_of_other_settings(tabled):
-    result = segment("table", "--quick", "--network", "fcn32", "--out", tabled[0])
+    result = segment("table", "--quick", "--network", "vgg32", "--out", tabled[0])
     assert failed(result, "holds another run", "table.network")
     assert failed(segment("table", "--seeds", "a,b"), "--seeds is a list")
     assert failed(segment("table", "--variants", "magic"), "magic")

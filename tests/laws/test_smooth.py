@@ -37,6 +37,8 @@ def functions(dtype=torch.float64):
         "SoftMaximum, between": lg.SoftMaximum(1.3),
         "Huber": lg.Huber(rand(5, seed=7, dtype=dtype), 0.8),
         "SmoothAbsolute": SmoothAbsolute(0.5, 0.1),
+        "L1 of two slopes, smoothed": lg.AsymmetricL1(-0.5, 2.0).smoothed(0.1),
+        "GroupL1, smoothed": lg.GroupL1(0.5).smoothed(0.1),
     }
 
 

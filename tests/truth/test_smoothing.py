@@ -117,6 +117,45 @@ def test_derivative(case: Smoothed) -> None:
                 assert abs(found - expected) < 1e-7 * gradient[k].norm() * shift.norm()
 
 
+SADDLES = {
+    "TV": (lambda w: lg.L1(w) @ lg.Differences((-1,)), number(0.3)),
+    "two slopes": (lambda w: lg.AsymmetricL1(-w, 2 * w) @ lg.Differences((-1,)), number(0.2)),
+    "groups": (lambda w: lg.GroupL1(w, groups=torch.tensor([0, 0, 1, 1, 0])) @ A.T, number(0.2)),
+}
+
+
+@pytest.mark.parametrize("name", SADDLES)
+def test_a_smoothed_saddle_has_the_derivative_of_its_solution(name: str) -> None:
+    """By central differences; and the solution tends to that of the saddle-point problem."""
+    build, weight = SADDLES[name]
+    y = random(3, 5) if name != "groups" else random(3, A.shape[0])
+
+    def solution(w: Tensor, mu: float, **options: Any) -> Tensor:
+        problem = lg.Saddle(*_behind(build(w)), nonsmooth=lg.SquaredDistance(y))
+        smooth = lg.smoothed(problem, mu)
+        return lg.solve(smooth, lg.ForwardBackward(), stop=lg.Stop(20000, tol=1e-13), **options).x
+
+    w = weight.clone().requires_grad_()
+    (found,) = torch.autograd.grad(solution(w, 0.1, gradient=HESSIAN).square().sum(), w)
+    h = 1e-6
+    with torch.no_grad():
+        ends = [solution(weight + s * h, 0.1).square().sum() for s in (1, -1)]
+        torch.testing.assert_close(found, (ends[0] - ends[1]) / (2 * h), rtol=1e-6, atol=1e-8)
+        exact = lg.solve(lg.SquaredDistance(y) + build(weight), stop=lg.Stop(20000, tol=1e-12)).x
+        errors = [relative_error(solution(weight, mu), exact) for mu in (1e-1, 1e-2)]
+    assert errors[1] < 0.3 * errors[0]
+    assert errors[1] < 0.05
+
+
+def _behind(energy: Any) -> tuple[Any, Any]:
+    return energy.operator, energy.function
+
+
+def test_an_infinite_slope_is_not_smoothed() -> None:
+    with pytest.raises(lg.errors.InputError, match="infinite"):
+        lg.AsymmetricL1(-float("inf"), 1.0).smoothed(0.1)
+
+
 # --- the paper's toy ------------------------------------------------------------------------------
 
 # λ, b, θ*, x⁰, μ of the errata's two sets of values

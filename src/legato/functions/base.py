@@ -183,8 +183,9 @@ class Function(Holder):
         if self.is_smooth:
             return self
         raise InputError(
-            f"No smoothing of {type(self).__name__} is known. NonNegative, Box, L1 and Simplex "
-            "have one; a class of your own says its by a method smoothed(self, mu)."
+            f"No smoothing of {type(self).__name__} is known. NonNegative, Box, L1, GroupL1, "
+            "AsymmetricL1 and Simplex have one; a class of your own says its by a method "
+            "smoothed(self, mu)."
         )
 
     # --- the conjugate ----------------------------------------------------------------------------

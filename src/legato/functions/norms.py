@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato._support.checks import require_below, require_nonnegative
+from legato._support.checks import is_concrete, require_below, require_nonnegative
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError
 from legato.functions.base import Function, indicator
@@ -97,6 +97,17 @@ class AsymmetricL1(Function):
 
         return Box(self.lo, self.hi)
 
+    def smoothed(self, mu: Tensor | float) -> Function:
+        from legato.functions.smoothing import SmoothSlopes
+
+        ends = [torch.as_tensor(t).detach() for t in (self.lo, self.hi)]
+        if is_concrete() and not all(bool(torch.isfinite(t).all()) for t in ends):
+            raise InputError(
+                "A slope of AsymmetricL1 is infinite, which is a constraint: no smoothing of the "
+                "two together is known. Write the constraint as a term, NonNegative() or Box."
+            )
+        return SmoothSlopes(self.lo, self.hi, mu)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GroupL1(Function):
@@ -173,6 +184,11 @@ class GroupL1(Function):
         from legato.functions.sets import L2Ball
 
         return L2Ball(self.weight, self.axis) if self.groups is None else super().make_conjugate()
+
+    def smoothed(self, mu: Tensor | float) -> Function:
+        from legato.functions.smoothing import SmoothGroups
+
+        return SmoothGroups(self, mu)
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         return sum_beyond(indicator(self.norms(y) - self.weight), batch)

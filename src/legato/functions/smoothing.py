@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from legato._support.tree import Var
 from legato.functions.base import Function
+
+if TYPE_CHECKING:
+    from legato.functions.norms import GroupL1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,3 +96,74 @@ class SmoothAbsolute(Function):
         weight = self.weight.detach() if isinstance(self.weight, Tensor) else self.weight
         mu = self.mu.detach() if isinstance(self.mu, Tensor) else self.mu
         return weight / mu
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SmoothSlopes(Function):
+    r"""A smooth function with the slopes lo and hi far out, both finite.
+
+    .. math:: f(x) = \sum_i \tfrac{hi_i + lo_i}{2} x_i + \tfrac{hi_i − lo_i}{2} \sqrt{x_i² + μ²}
+
+    >>> lg.AsymmetricL1(0.0, 2.0).smoothed(0.1).grad(torch.tensor([0.0, 5.0])).round(decimals=3)
+    tensor([1., 2.])
+    """
+
+    lo: Tensor | float
+    hi: Tensor | float
+    mu: Tensor | float
+
+    @property
+    def _mean(self) -> Tensor | float:
+        return (self.hi + self.lo) / 2
+
+    @property
+    def _half(self) -> Tensor | float:
+        return (self.hi - self.lo) / 2
+
+    def summands(self, x: Var) -> Tensor:
+        return self._mean * x + self._half * torch.sqrt(x * x + self.mu**2)
+
+    @property
+    def coupled(self) -> int:
+        return 0
+
+    def grad(self, x: Var) -> Var:
+        return self._mean + self._half * x / torch.sqrt(x * x + self.mu**2)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return torch.diag_embed(self._half * self.mu**2 * (x * x + self.mu**2) ** -1.5)
+
+    def lipschitz(self) -> Tensor | float:
+        return _largest(self._half / self.mu)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SmoothGroups(Function):
+    r"""A sum of smooth group norms, f(x) = Σ_G w_G √(‖x_G‖² + μ²), with L = max w/μ.
+
+    >>> lg.GroupL1(2.0).smoothed(0.1)(torch.zeros(2))
+    tensor(0.2000)
+    """
+
+    groups: GroupL1
+    mu: Tensor | float
+
+    def _roots(self, x: Tensor) -> Tensor:
+        return torch.sqrt(self.groups.norms(x) ** 2 + self.mu**2)
+
+    def summands(self, x: Var) -> Tensor:
+        return self.groups.weight * self._roots(x)
+
+    @property
+    def coupled(self) -> int | None:
+        return self.groups.coupled
+
+    def grad(self, x: Var) -> Var:
+        return x * self.groups.spread(self.groups.weight / self._roots(x))
+
+    def lipschitz(self) -> Tensor | float:
+        return _largest(self.groups.weight / self.mu)
+
+
+def _largest(bound: Tensor | float) -> Tensor | float:
+    return bound.detach().amax() if isinstance(bound, Tensor) else bound

@@ -12,6 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+__all__ = [
+    "ForwardBackwardPartials",
+    "PrimalDualPartials",
+    "StepPartials",
+    "geometric_series",
+    "implicit",
+    "reverse_abstract",
+    "reverse_forward_backward",
+    "reverse_primal_dual",
+]
+
 
 class StepPartials(NamedTuple):
     """∂𝒜/∂x and ∂𝒜/∂θ at (xⁿ, θ)."""

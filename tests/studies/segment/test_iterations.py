@@ -1,71 +1,62 @@
-"""The figure of inner iterations."""
+"""The figure of inner iterations: trainings side by side, and the search for r."""
+
+from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
+import torch
 
 from legato.errors import InputError
-from legato.studies.segment.data import IGNORE, InMemory, Sample
-from legato.studies.segment.iterations import IterationSettings, run_iterations
-
-SETTINGS = IterationSettings(counts=(2, 12), images=2, steps=6, lr=3e-3)
-
-
-@pytest.fixture(scope="module")
-def results(study):
-    lines = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
-        return run_iterations(SETTINGS, study.data, "cpu", lines.append), lines
-
-
-def test_a_point_for_each_count_and_iterate(results, study):
-    found, lines = results
-    points = found["points"]
-    keys = [(point["average"], point["iterations"]) for point in points]
-    assert keys == [(False, 2), (False, 12), (True, 2), (True, 12)]
-    assert len(lines) == 4
-    assert found["images"] == study.data.names[:2]
-    for point in points:
-        assert 0.551445 <= point["loss"] <= 1.551445  # the paper's loss per pixel, 3 labels
-        assert 0 <= point["accuracy"] <= 100
-        assert len(point["losses"]) == 6
-        assert point["losses"][-1] < point["losses"][0]
-
-
-def test_every_point_has_its_time(results):
-    assert all(point["milliseconds"] > 0 for point in results[0]["points"])
-
-
-def test_the_same_seed_gives_the_same_points(results, study, monkeypatch):
-    monkeypatch.setattr("legato.nn.fused.choice.KernelRegistry.best", lambda *_: "reference")
-    again = run_iterations(
-        IterationSettings(counts=(2,), images=2, steps=6, lr=3e-3, averages=(False,)),
-        study.data,
-        "cpu",
-    )["points"][0]
-    first = results[0]["points"][0]
-    for key in ("loss", "accuracy", "losses"):
-        assert again[key] == first[key]
-
-
-def test_too_few_images(study):
-    with pytest.raises(InputError, match="9 images are needed, but there are 6"):
-        run_iterations(IterationSettings(), study.data, "cpu")
-
-
-def test_an_image_without_labels(study):
-    blank = Sample(study.data[0].image, study.data[0].labels.new_full((32, 40), IGNORE), "blank")
-
-    class Blank(InMemory):
-        def __getitem__(self, index):
-            return blank
-
-    with pytest.raises(InputError, match="blank has no labelled pixel"):
-        run_iterations(SETTINGS, Blank(study.data), "cpu")
-
-
-@pytest.mark.parametrize(
-    "change", [{"counts": ()}, {"counts": (0,)}, {"seeds": ()}, {"images": 0}, {"steps": 0}]
+from legato.studies.segment.data import SyntheticScenes
+from legato.studies.segment.iterations import (
+    IterationSettings,
+    alike,
+    run_iterations,
+    search_balance,
+    searched,
+    slope,
 )
-def test_settings_that_make_no_sense(change):
-    with pytest.raises(InputError, match="positive"):
-        IterationSettings(**change)
+
+SCENES = SyntheticScenes(3, size=(32, 32))
+SETTINGS = IterationSettings(counts=(3,), images=2, steps=4, seeds=(0, 1))
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_side_by_side_is_one_after_the_other(average):
+    """Layers know no difference between a batch and its images, nor does Adam."""
+    settings = replace(SETTINGS, averages=(average,))
+    together = run_iterations(settings, SCENES, "cpu")["points"]
+    alone = [
+        run_iterations(replace(settings, seeds=(s,)), SCENES, "cpu")["points"][0] for s in (0, 1)
+    ]
+    for a, b in zip(together, alone, strict=True):
+        assert a["seed"] == b["seed"]
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+        torch.testing.assert_close(
+            torch.tensor(a["losses"]), torch.tensor(b["losses"]), rtol=1e-4, atol=0
+        )
+    assert together[0]["losses"] != together[1]["losses"]
+    assert len(set(together[0]["losses"])) == 4  # it learns
+
+
+def test_the_search_has_trainings_of_its_own():
+    own = searched(replace(SETTINGS, steps=16, lr=0.05, averages=(False,)))
+    assert own.steps == 8
+    assert not set(own.seeds) & set(SETTINGS.seeds)
+    found = search_balance(own, SCENES, "cpu", (0.2, 5.0))
+    losses = {r: one["loss"] for r, one in found["tried"].items()}
+    assert losses["0.2"] != losses["5.0"]
+    assert found["balance"] == float(min(losses, key=losses.get))
+
+
+def test_images_of_one_size():
+    assert [s.name for s in alike(SCENES, 2)] == SCENES.names[:2]
+    with pytest.raises(InputError, match="4 images of one size"):
+        alike(SCENES, 4)
+
+
+def test_the_slope_of_time():
+    times = [{"iterations": n, "milliseconds": 3 + 0.5 * n} for n in (5, 10, 200)]
+    assert slope(times) == pytest.approx(0.5)
+    assert slope(times[:1]) is None

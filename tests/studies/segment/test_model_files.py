@@ -74,7 +74,7 @@ def test_tensors_of_something_else(tmp_path):
         ),
         (
             {"classes": ["a", "b"], "network": "huge", "layer": None, "refine": False},
-            "small, fcn32",
+            "small, vgg32",
         ),
         ({"classes": ["a", "b"], "network": "small"}, "not the settings of a model"),
         ({"classes": ["a", "b"], "network": "small", "layer": {"magic": 1}}, "magic"),

@@ -9,25 +9,26 @@ from torch import nn
 
 from legato.errors import InputError
 from legato.nn import LearnedEdges
+from legato.studies.segment import networks
 from legato.studies.segment.model import build, require_logits
-from legato.studies.segment.networks import FCN32, MEAN, Scores, SmallNet, upsampled
+from legato.studies.segment.networks import MEAN, VGG32, Scores, SmallNet, upsampled
 from legato.studies.segment.settings import ModelSettings
 
 SIZES = [(1, 1), (1, 7), (5, 7), (31, 32), (33, 65), (48, 64)]
 
 
 @pytest.fixture(scope="module")
-def fcn():
+def vgg():
     torch.manual_seed(0)
-    return FCN32(3, hidden=8).eval()
+    return VGG32(3, hidden=8).eval()
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_pixel_has_scores(fcn, size):
+def test_every_pixel_has_scores(vgg, size):
     image = torch.rand(1, 3, *size)
-    for network in (SmallNet(4, width=8), fcn):
+    for network in (SmallNet(4, width=8), vgg):
         found = network(image)
-        classes = 3 if network is fcn else 4
+        classes = 3 if network is vgg else 4
         assert found.logits.shape == (1, classes, *size)
         assert found.logits.dtype == torch.float32
         assert [f.shape[1] for f in found.features] == list(network.channels)
@@ -35,9 +36,9 @@ def test_every_pixel_has_scores(fcn, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_learned_weights_fit_features_of_odd_sizes(fcn, size):
+def test_learned_weights_fit_features_of_odd_sizes(vgg, size):
     image = torch.rand(2, 3, *size)
-    for network in (SmallNet(3, width=8), fcn):
+    for network in (SmallNet(3, width=8), vgg):
         edges = LearnedEdges(network.channels, 3, neighbours=8, hidden=4)
         nn.init.normal_(edges.head.weight, std=0.3)  # as after a training
         weights = edges(image, network(image).features)
@@ -47,7 +48,7 @@ def test_learned_weights_fit_features_of_odd_sizes(fcn, size):
         assert size == (1, 1) or float(weights.detach().std()) > 0
 
 
-def test_features_lie_where_the_image_is(fcn):
+def test_features_lie_where_the_image_is(vgg):
     """A feature of stride s, brought back to the image, is where it was, to half a stride."""
     edges = LearnedEdges((1, 1, 1), 1, hidden=1)
     with torch.no_grad():
@@ -105,7 +106,7 @@ def test_padding_with_the_mean_colour_is_zero_padding():
 
 def vgg_like(**changes):
     with torch.device("meta"):  # shapes without numbers
-        shapes = FCN32(2, hidden=1).features.state_dict()
+        shapes = VGG32(2, hidden=1).features.state_dict()
     stored = {f"features.{k}": torch.full(v.shape, 0.01) for k, v in shapes.items()}
     return stored | changes
 
@@ -117,23 +118,23 @@ def vgg_file(tmp_path_factory):
     return path
 
 
-def test_weights_from_a_file(fcn, vgg_file):
-    network = FCN32(3, hidden=1)
+def test_weights_from_a_file(vgg, vgg_file):
+    network = VGG32(3, hidden=1)
     network.load_features(vgg_file)
     assert float(network.features[0].weight.detach().min()) == pytest.approx(0.01)
     assert float(network.features[28].bias.detach().max()) == pytest.approx(0.01)
 
 
-def test_a_truncated_file_of_weights(fcn, vgg_file, tmp_path):
+def test_a_truncated_file_of_weights(vgg, vgg_file, tmp_path):
     path = tmp_path / "half.safetensors"
     path.write_bytes(vgg_file.read_bytes()[:100_000])
     with pytest.raises(InputError, match=r"half\.safetensors cannot be read"):
-        fcn.load_features(path)
+        vgg.load_features(path)
 
 
-def test_no_file_of_weights(fcn, tmp_path):
+def test_no_file_of_weights(vgg, tmp_path):
     with pytest.raises(InputError, match=r"absent\.safetensors cannot be read"):
-        fcn.load_features(tmp_path / "absent.safetensors")
+        vgg.load_features(tmp_path / "absent.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -144,20 +145,20 @@ def test_no_file_of_weights(fcn, tmp_path):
         (vgg_like() | {"features.0.bias": torch.zeros(1)}, r"0.bias has shape \(1,\)"),
     ],
 )
-def test_weights_of_another_network(fcn, tmp_path, stored, words):
+def test_weights_of_another_network(vgg, tmp_path, stored, words):
     path = tmp_path / "other.safetensors"
     save_file(stored, path)
-    before = fcn.features[0].weight.detach().clone()
+    before = vgg.features[0].weight.detach().clone()
     with pytest.raises(InputError, match=f"other.safetensors are not VGG-16's.*{words}"):
-        fcn.load_features(path)
-    assert torch.equal(fcn.features[0].weight, before)
+        vgg.load_features(path)
+    assert torch.equal(vgg.features[0].weight, before)
 
 
-def test_without_torchvision_it_says_what_to_do(fcn, monkeypatch):
+def test_without_torchvision_it_says_what_to_do(vgg, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
     with pytest.raises(InputError, match=r"--weights FILE.*--weights random"):
-        fcn.load_features(None)
+        vgg.load_features(None)
 
 
 def test_a_network_of_ones_own():
@@ -184,3 +185,29 @@ def test_settings_cannot_build_a_network_of_ones_own():
     with pytest.raises(InputError, match="is your own"):
         build(ModelSettings(("a", "b"), "custom"))
     assert isinstance(Scores(torch.zeros(1)).features, tuple)
+
+
+def test_the_papers_small_network():
+    """Four convolutions of kernel 3, max-poolings 3×3 of stride 2 after the first two, up by 4."""
+    network, seen = SmallNet(3, width=8), []
+    for name, part in network.named_children():
+        part.register_forward_hook(
+            lambda m, given, out, name=name: seen.append((name, tuple(given[0].shape[1:])))
+        )
+    image = torch.rand(1, 3, 24, 32)
+    assert network(image).logits.shape == (1, 3, 24, 32)
+    assert seen == [
+        ("first", (3, 24, 32)), ("second", (8, 12, 16)), ("third", (8, 6, 8)),
+        ("fourth", (8, 6, 8)), ("classify", (8, 6, 8)), ("up", (3, 6, 8)),
+    ]  # fmt: skip
+    for part in (network.first, network.second, network.third, network.fourth):
+        assert (part.kernel_size, part.out_channels) == ((3, 3), 8)
+    spot = torch.zeros(1, 1, 9, 9)
+    spot[0, 0, 4, 4] = 1.0
+    pooled = networks._pooled(spot)[0, 0]
+    # 3×3 windows of stride 2: 4 lies at the centre of one, where a mean would leave a ninth.
+    assert pooled.shape == (5, 5)
+    assert torch.equal(pooled.nonzero(), torch.tensor([[2, 2]]))
+    assert float(pooled[2, 2]) == 1.0
+    spot = spot.roll(1, -1)  # an odd column lies in two windows
+    assert torch.equal(networks._pooled(spot)[0, 0].nonzero(), torch.tensor([[2, 2], [2, 3]]))

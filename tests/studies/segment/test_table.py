@@ -9,8 +9,8 @@ import torch
 from legato.errors import InputError
 from legato.studies.segment import table
 from legato.studies.segment.data import split
-from legato.studies.segment.settings import Recipe
-from legato.studies.segment.table import TableSettings, collect, run_seed
+from legato.studies.segment.settings import LayerSettings, Recipe
+from legato.studies.segment.table import VARIANTS, TableSettings, collect, run_seed
 
 SETTINGS = TableSettings(
     "small",
@@ -107,3 +107,13 @@ def test_means_deviations_and_paired_gains(tmp_path):
 def test_an_unknown_variant():
     with pytest.raises(InputError, match=r"\['magic'\].*control, skip, global"):
         TableSettings(variants=("magic",))
+
+
+def test_the_papers_own_configuration_is_a_row():
+    """Section 8: contrast weights, 4 neighbours, 100 iterations, their mean, its loss, Adam."""
+    for name, rate in (("paper", None), ("paper-rate", 1e-3)):
+        row = VARIANTS[name]
+        assert row.layer == LayerSettings("contrast", neighbours=4, iterations=100, average=True)
+        assert (row.loss, row.optimiser, row.lr) == ("paper", "adam", rate)
+        assert (row.refine, row.freeze_network) == (False, False)
+    assert Recipe().batch == 5

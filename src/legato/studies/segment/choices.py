@@ -24,7 +24,7 @@ from legato.studies.segment.data import (
 )
 from legato.studies.segment.data.stanford import CLASS_NAMES
 from legato.studies.segment.model import Segmenter, build, require_logits
-from legato.studies.segment.networks import FCN32
+from legato.studies.segment.networks import VGG32
 from legato.studies.segment.settings import (
     RECIPES,
     LayerSettings,
@@ -36,7 +36,7 @@ from legato.studies.segment.settings import (
     Weights,
 )
 
-QUICK_EPOCHS = {Network.SMALL: 12, Network.FCN32: 1, Network.CUSTOM: 6}
+QUICK_EPOCHS = {Network.SMALL: 12, Network.VGG32: 1, Network.CUSTOM: 6}
 QUICK_ITERATIONS = 30
 SCENES, QUICK_SCENES = (200, (96, 128)), (60, (48, 64))
 SGD_FACTOR = 30.0  # plain gradients are not rescaled, so they need larger steps
@@ -46,20 +46,26 @@ def kind_of(network: str) -> Network:
     """What ``--network`` names."""
     if ":" in network:
         return Network.CUSTOM
-    if network not in (Network.SMALL, Network.FCN32):
-        raise InputError(f"--network is small, fcn32 or FILE.py:factory, not {network!r}.")
+    if network not in (Network.SMALL, Network.VGG32):
+        raise InputError(f"--network is small, vgg32 or FILE.py:factory, not {network!r}.")
     return Network(network)
 
 
-def layer_of(kind: str, neighbours: int | None, iterations: int) -> LayerSettings | None:
+def layer_of(
+    kind: str, neighbours: int | None, iterations: int, average: bool = False
+) -> LayerSettings | None:
     """The layer that ``--layer`` names, with the neighbours and balance that suit its weights."""
     if kind == "none":
+        if average:
+            raise InputError("--average is for a --layer: without one there are no iterates.")
         return None
     if kind not in tuple(Weights):
         raise InputError(f"--layer is none, uniform, contrast or learned, not {kind!r}.")
     if kind == Weights.LEARNED:
-        return LayerSettings(Weights.LEARNED, True, neighbours or 8, iterations, balance=1.0)
-    return LayerSettings(Weights(kind), True, neighbours or 4, iterations)
+        found = LayerSettings(Weights.LEARNED, True, neighbours or 8, iterations, balance=1.0)
+    else:
+        found = LayerSettings(Weights(kind), True, neighbours or 4, iterations)
+    return replace(found, average=average)
 
 
 def usual_recipe(network: Network, optimiser: Optimiser, quick: bool) -> Recipe:
@@ -107,11 +113,11 @@ def new_model(described: ModelSettings, network: str, weights: str | None) -> Se
     if described.network == Network.CUSTOM:
         return build(described, own_network(network))
     model = build(described)
-    if isinstance(model.network, FCN32):
+    if isinstance(model.network, VGG32):
         if weights != "random":
             model.network.load_features(vgg_file(weights))
     elif weights not in (None, "random"):
-        raise InputError(f"--weights is for fcn32; {described.network} starts from nothing.")
+        raise InputError(f"--weights is for vgg32; {described.network} starts from nothing.")
     return model
 
 

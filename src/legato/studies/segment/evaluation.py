@@ -28,7 +28,9 @@ class Score:
     iou_per_class: tuple[float | None, ...]  # None where a class neither occurs nor is predicted
     images: int
     iou_of_images: float  # of each image by itself, then the mean over images
-    iou_with_unknown: float  # over all pixels: what is predicted where the truth is unknown is wrong
+    iou_with_unknown: (
+        float  # over all pixels: what is predicted where the truth is unknown is wrong
+    )
 
     @classmethod
     def of(cls, confusions: Tensor) -> Score:
@@ -97,7 +99,9 @@ def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) 
 def confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:
     """How many pixels of each class, and without one, were given each label: (L + 1, L)."""
     truth = torch.where(truth == IGNORE, classes, truth.long())
-    counts = torch.bincount((classes * truth + found.long()).flatten(), minlength=(classes + 1) * classes)
+    counts = torch.bincount(
+        (classes * truth + found.long()).flatten(), minlength=(classes + 1) * classes
+    )
     return counts.view(classes + 1, classes)
 
 

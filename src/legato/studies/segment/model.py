@@ -17,7 +17,7 @@ from legato.errors import CheckpointError, InputError
 from legato.gradients import Unroll
 from legato.nn import ContrastWeights, GlobalLayer, LearnedEdges, UniformWeights
 from legato.studies.segment.networks import (
-    FCN32,
+    VGG32,
     FineScores,
     Scores,
     SmallNet,
@@ -80,7 +80,7 @@ def build(settings: ModelSettings, network: Callable[[int], nn.Module] | None = 
             if network is None
             else f"its network is {str(settings.network)!r}: leave --network out"
         )
-    make = network or {Network.SMALL: SmallNet, Network.FCN32: FCN32}[settings.network]
+    make = network or {Network.SMALL: SmallNet, Network.VGG32: VGG32}[settings.network]
     made = make(classes)
     finer = FineScores(_channels(made), classes) if settings.refine else None
     if layer is None:

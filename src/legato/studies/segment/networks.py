@@ -87,9 +87,13 @@ class SmallNet(nn.Module):
         return Scores(_cropped(logits, image), (one, two))
 
 
-class FCN32(nn.Module):
-    """FCN-32s: the convolutions of VGG-16, a head at stride 32, bilinear interpolation.
+class VGG32(nn.Module):
+    """VGG-32s: the convolutions of VGG-16, a small head at stride 32, bilinear interpolation.
 
+    After FCN-32s, but smaller: a head of one 3×3 and one 1×1 convolution, begun at random, takes
+    the place of its fc6 and fc7, and interpolation that of its learned up-convolution. That leaves
+    17 million parameters of 134, and ImageNet's convolutions to start from instead of a trained
+    FCN.
     Reference: Long, Shelhamer, Darrell, Fully convolutional networks (CVPR 2015).
     """
 
@@ -157,7 +161,7 @@ def _vgg16_weights(path: Path | None) -> dict[str, Tensor]:
             from torchvision.models import VGG16_Weights, vgg16
         except Exception as error:  # a torchvision that does not fit its torch raises anything
             raise InputError(
-                "FCN-32s starts from VGG-16's ImageNet convolutions, and torchvision, which would "
+                "VGG-32s starts from VGG-16's ImageNet convolutions, and torchvision, which would "
                 f"download them, cannot be imported ({error}). Give a safetensors file in "
                 "torchvision's layout with --weights FILE, or train from nothing with --weights "
                 "random."

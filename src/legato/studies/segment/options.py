@@ -38,11 +38,11 @@ Names = Annotated[str | None, _data(metavar="A,B,…", help="Names of the classe
 SplitFile = Annotated[Path | None, _data("--split", metavar="FILE", help=_SPLIT)]
 
 _NETWORK = (
-    "The paper's small network, FCN-32s on VGG-16, or yours: factory(number of classes) returns a "
-    "module that maps images to logits of their size."
+    "The paper's small network, VGG-32s (VGG-16 with a small head at stride 32), or yours: "
+    "factory(number of classes) returns a module that maps images to logits of their size."
 )
 _VGG = (
-    "Where fcn32 gets VGG-16's convolutions: a safetensors file, torchvision's download (the "
+    "Where vgg32 gets VGG-16's convolutions: a safetensors file, torchvision's download (the "
     "default), or nowhere."
 )
 _LAYER = (
@@ -50,7 +50,7 @@ _LAYER = (
     "are learned from the network's features."
 )
 _ITERATIONS = "Iterations of the layer's solver (default: 100; with --quick 30)."
-Network = Annotated[str, _model(metavar="small|fcn32|FILE.py:factory", help=_NETWORK)]
+Network = Annotated[str, _model(metavar="small|vgg32|FILE.py:factory", help=_NETWORK)]
 OwnNetwork = Annotated[
     str | None,
     _model("--network", metavar="FILE.py:factory", help="Where the model's network is your own."),
@@ -61,12 +61,15 @@ VggWeights = Annotated[
 Layer = Annotated[str, _model(metavar="none|uniform|contrast|learned", help=_LAYER)]
 Neighbours = Annotated[int | None, _model(metavar="4|8", help="Pixels a pixel is compared with.")]
 Iterations = Annotated[int | None, _model(min=1, help=_ITERATIONS)]
+Average = Annotated[
+    bool, _model("--average", help="Return the mean of all iterates, as the paper does.")
+]
 Start = Annotated[
     Path | None, _model(metavar="MODEL", help="Start from the network in this model.safetensors.")
 ]
 
 _RATE = (
-    "Learning rate of the network (default: small 0.003, fcn32 0.0001, yours 0.001; with sgd 30 "
+    "Learning rate of the network (default: small 0.003, vgg32 0.0001, yours 0.001; with sgd 30 "
     "times that)."
 )
 Loss = Annotated[

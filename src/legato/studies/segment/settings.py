@@ -19,10 +19,10 @@ class _Choice(StrEnum):
 
 
 class Network(_Choice):
-    """The network: the paper's small one, FCN-32s, or the user's, which settings cannot build."""
+    """The network: the paper's small one, VGG-32s, or the user's, which settings cannot build."""
 
     SMALL = "small"
-    FCN32 = "fcn32"
+    VGG32 = "vgg32"
     CUSTOM = "custom"
 
 
@@ -155,7 +155,7 @@ MACHINERY = ("workers", "devices", "nodes", "accelerator", "tensorboard", "save_
 
 RECIPES = {
     Network.SMALL: Recipe(epochs=30, lr=3e-3),
-    Network.FCN32: Recipe(
+    Network.VGG32: Recipe(
         epochs=20, lr=1e-4, weight_decay=1e-4, scale=(0.75, 1.33), crop=(240, 320), colour=0.3
     ),
     Network.CUSTOM: Recipe(epochs=20, lr=1e-3),

@@ -18,7 +18,7 @@ from legato.errors import InputError
 from legato.studies.segment.data import Dataset, Split
 from legato.studies.segment.evaluation import evaluate, weight_pictures
 from legato.studies.segment.model import Segmenter, build
-from legato.studies.segment.networks import FCN32
+from legato.studies.segment.networks import VGG32
 from legato.studies.segment.settings import (
     LayerSettings,
     Loss,
@@ -79,7 +79,7 @@ VARIANTS: dict[str, Variant] = {
 class TableSettings:
     """What the table depends on."""
 
-    network: Network = Network.FCN32
+    network: Network = Network.VGG32
     seeds: tuple[int, ...] = (0, 1, 2)
     variants: tuple[str, ...] = tuple(VARIANTS)
     first_epochs: int = 20
@@ -145,11 +145,11 @@ class _Seed:
         if self.start.exists() and (self.folder / "network.json").exists():
             self.load_network(model)
         else:
-            if isinstance(model.network, FCN32):
+            if isinstance(model.network, VGG32):
                 model.network.load_features(vgg)
             recipe = replace(self.recipe, epochs=self.settings.first_epochs, lr=self.settings.lr)
             self.train("network", model, described, recipe)
-        if isinstance(model.network, FCN32):
+        if isinstance(model.network, VGG32):
             self.keep_coarse(model.network)
 
     def train_variant(self, name: str) -> None:
@@ -175,9 +175,7 @@ class _Seed:
     def load_network(self, model: Segmenter) -> None:
         model.network.load_state_dict(torch.load(self.start, weights_only=True))
 
-    def train(
-        self, name: str, model: Segmenter, described: ModelSettings, recipe: Recipe
-    ) -> None:
+    def train(self, name: str, model: Segmenter, described: ModelSettings, recipe: Recipe) -> None:
         """Train, score and write ``name.json``, with what pictures are drawn from."""
         began = time.perf_counter()
         train(model, described, recipe, self.training_set, self.folder / name, log=False)
@@ -221,7 +219,7 @@ class _Seed:
         return found
 
     @torch.no_grad()
-    def keep_coarse(self, network: FCN32) -> None:
+    def keep_coarse(self, network: VGG32) -> None:
         """The logits at stride 32, from which any peer can start: a few hundred bytes an image."""
         path = self.folder / "coarse.pt"
         if path.exists():

@@ -30,7 +30,7 @@ def table(
     network: Annotated[
         str | None,
         typer.Option(
-            metavar="small|fcn32", help="What to train (default: fcn32; with --quick small)."
+            metavar="small|vgg32", help="What to train (default: vgg32; with --quick small)."
         ),
     ] = None,
     weights: options.VggWeights = None,
@@ -109,9 +109,9 @@ def _settings(
     from legato.studies.segment.settings import RECIPES, Network
     from legato.studies.segment.table import VARIANTS, TableSettings
 
-    name = network or ("small" if quick else "fcn32")
-    if name not in ("small", "fcn32"):
-        raise InputError(f"--network is small or fcn32 here, not {name!r}.")
+    name = network or ("small" if quick else "vgg32")
+    if name not in ("small", "vgg32"):
+        raise InputError(f"--network is small or vgg32 here, not {name!r}.")
     chosen = listed(None if variants == "all" else variants)
     if chosen is None:
         chosen = list(QUICK_VARIANTS if quick and variants is None else VARIANTS)

@@ -35,6 +35,7 @@ def train(
     layer: options.Layer = "none",
     neighbours: options.Neighbours = None,
     iterations: options.Iterations = None,
+    average: options.Average = False,
     start: options.Start = None,
     loss: options.Loss = "log",
     optimiser: options.Optimiser = "adam",
@@ -91,7 +92,7 @@ def train(
             workers=workers, tensorboard=tensorboard,
         )  # fmt: skip
         count = iterations or (choices.QUICK_ITERATIONS if quick else LayerSettings.iterations)
-        described_layer = choices.layer_of(layer, neighbours, count)
+        described_layer = choices.layer_of(layer, neighbours, count, average)
         source = choices.source_of(
             data, images, masks, classes=classes, quick=quick, names=listed(names)
         )
