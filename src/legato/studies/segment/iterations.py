@@ -109,7 +109,7 @@ def search_balance(
 
     Both iterates count: one r serves the whole figure.
     """
-    tried = {}
+    tried: dict[str, Any] = {}
     for balance in candidates:
         found = run_iterations(replace(settings, balance=balance), data, device)
         losses = {
@@ -169,7 +169,7 @@ class _Stack:
     def _one(self, parameters: Mapping[str, Tensor], image: Tensor) -> tuple[Tensor, Tensor]:
         module = _UpToPotts(self.one)
         named = {f"model.{name}": value for name, value in parameters.items()}
-        return torch.func.functional_call(module, named, (image,))  # type: ignore[no-any-return]
+        return torch.func.functional_call(module, named, (image,))
 
 
 class _UpToPotts(nn.Module):

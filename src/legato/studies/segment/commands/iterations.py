@@ -79,7 +79,7 @@ def iterations(
         if balance is None:
             with counted_lines("search", len(BALANCES)) as report:
                 search = search_balance(searched(settings), found, where, BALANCES, report)
-        balance = search["balance"] if search is not None else balance
+            balance = float(search["balance"])
         settings = replace(settings, balance=balance)
         with counted_lines("training", len(settings.counts) * len(settings.averages)) as report:
             results = run_iterations(settings, found, where, report) | {"search": search}
