@@ -23,8 +23,8 @@ def quick(tmp_path_factory):
     """Numbers are computed once for each set; that they repeat is asked in tests/studies/toy."""
     out = tmp_path_factory.mktemp("toy")
     with pytest.MonkeyPatch.context() as patch:
-        settings = study.Settings(quick=True)
-        computed = cache(lambda name: study._study(SETS[name], settings, lambda what: None))
+        settings, compute = study.Settings(quick=True), study._study
+        computed = cache(lambda name: compute(SETS[name], settings, lambda what: None))
         patch.setattr(study, "_study", lambda toy, settings, advance: computed(toy.name))
         yield out, toy("--quick", "--out", out)
 

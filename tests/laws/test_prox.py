@@ -32,8 +32,11 @@ def test_laws(case):
     check_prox(g, geometry, case.y, case.alpha, case.feasible)
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize(
+    "case", [c for n, c in PROX_CASES if n.endswith("-0")], ids=[n for n in IDS if n.endswith("-0")]
+)
 def test_laws_without_known_feasible_points(case):
+    """Each pair once: only where the points come from differs from the laws above."""
     g, geometry = case.build(*case.parameters)
     check_prox(g, geometry, case.y, case.alpha)
 

@@ -64,5 +64,5 @@ print("KiB by P:", {n: [round(m) for m in v[0]] for n, v in memory.items()})
 assert forward[0][-1] > 4 * forward[0][0]
 assert max(reverse[0]) < 1.2 * min(reverse[0])
 assert max(forward[1]) < 1.2 * min(forward[1])
-assert reverse[1][-1] > 5 * reverse[1][0]
+assert reverse[1][-1] > 4 * reverse[1][0]
 torch.testing.assert_close(*(gradient(10, 30, make) for make in modes.values()))
