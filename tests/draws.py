@@ -16,3 +16,7 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
 
 def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.rand(*shape, generator=rng(seed), dtype=torch.float64).to(dtype)
+
+
+def crandn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.complex128) -> Tensor:
+    return torch.randn(*shape, generator=rng(seed), dtype=torch.complex128).to(dtype)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import legato as lg
-from draws import rand, randn
+from draws import crandn, rand, randn
 from legato.operators.base import Adjoint, Scaled
 from legato.operators.base import Sum as OperatorSum
 from term_cases import TERM_CASES
@@ -159,6 +159,66 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         "Scaled by a tensor": OperatorCase(r(1, seed=8).sum() * dense, at(7)),
         "Adjoint": OperatorCase(dense.T, at(5)),
     }
+
+
+def complex_operators() -> dict[str, OperatorCase]:
+    """Operators on complex variables; those above take them, too, where their data are real."""
+
+    def at(*shape: int) -> Callable[[int], Tensor]:
+        return lambda s: crandn(*shape, seed=s)
+
+    mask = rand(6, 5, seed=20) > 0.4
+    coils = crandn(3, 6, 5, seed=21)
+    dense = lg.Dense(crandn(5, 7, seed=22))
+    cases = {
+        "Fourier": OperatorCase(lg.Fourier(mask), at(2, 6, 5)),
+        "Fourier of lines": OperatorCase(lg.Fourier(mask[:1], dims=(-2,)), at(6, 5)),
+        "Fourier with coils": OperatorCase(lg.Fourier(None, coils), at(2, 6, 5)),
+        "Fourier with coils and mask": OperatorCase(lg.Fourier(mask, coils), at(6, 5), tight=1.6),
+        "Fourier with coils of a batch": OperatorCase(
+            lg.Fourier(mask, crandn(2, 3, 6, 5, seed=23)), at(2, 6, 5), tight=1.6
+        ),
+        "Dense": OperatorCase(dense, at(2, 7)),
+        "Dense, real": OperatorCase(lg.Dense(randn(5, 7, seed=24)), at(2, 7)),
+        "Dense, one matrix each": OperatorCase(lg.Dense(crandn(3, 5, 7, seed=25)), at(3, 7)),
+        "Diagonal": OperatorCase(lg.Diagonal(crandn(6, seed=26)), at(4, 6)),
+        "Mask": OperatorCase(lg.Mask(mask), at(2, 6, 5)),
+        "Downsample": OperatorCase(lg.Downsample(2), at(4, 6)),
+        "Blur": OperatorCase(lg.Blur(randn(3, 4, seed=27)), at(2, 8, 9)),
+        "Blur, complex": OperatorCase(lg.Blur(crandn(3, 4, seed=27)), at(2, 8, 9)),
+        "Blur, complex, mirror": OperatorCase(
+            lg.Blur(crandn(3, 3, seed=27), "mirror"), at(9, 8), tight=1.1
+        ),
+        "Convolution": OperatorCase(
+            lg.Convolution(randn(2, 1, 3, 3, seed=28)), at(1, 9, 8), tight=1.3
+        ),
+        "Convolution, complex": OperatorCase(
+            lg.Convolution(crandn(2, 2, 3, 2, seed=28), "circular"), at(2, 9, 8)
+        ),
+        "Convolution, mirror": OperatorCase(
+            lg.Convolution(randn(2, 1, 3, 2, seed=28), "mirror"), at(1, 9, 8), tight=1.1
+        ),
+        "Differences": OperatorCase(lg.Differences(), at(12, 11), tight=1.05),
+        "Differences, weighted": OperatorCase(
+            lg.Differences(weights=crandn(2, 6, 5, seed=29)), at(6, 5), tight=2.0
+        ),
+        "SymmetrisedGradient": OperatorCase(lg.SymmetrisedGradient(), at(2, 9, 8), tight=1.1),
+        "Wavelet": OperatorCase(lg.Wavelet(2), at(2, 8, 12)),
+        "Radon": OperatorCase(lg.Radon([0.0, 0.4, 1.3], 6), at(6, 6)),
+        "Stack": OperatorCase(lg.Stack(lg.Identity(), lg.Fourier()), at(6, 5)),
+        "Scaled": OperatorCase((0.5 - 2j) * dense, at(7)),
+        "Real images": OperatorCase(
+            lg.Fourier(mask) @ lg.operators.AsComplex(), lambda s: randn(6, 5, seed=s), tight=1.2
+        ),
+        "Real parts": OperatorCase(lg.operators.AsComplex().T, at(3, 4)),
+        "from_function": OperatorCase(
+            lg.operators.from_function(torch.fft.fft, (6,), torch.complex128), at(6)
+        ),
+        "from_scipy": OperatorCase(
+            lg.operators.from_scipy(crandn(4, 6, seed=30).numpy()), at(3, 6)
+        ),
+    }
+    return cases
 
 
 OPERATOR_TYPES = {Adjoint, Scaled, OperatorSum}

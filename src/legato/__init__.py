@@ -102,6 +102,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Blur as Blur,
         Convolution as Convolution,
         Downsample as Downsample,
+        Fourier as Fourier,
         Mask as Mask,
         Radon as Radon,
         SecondDifferences as SecondDifferences,
@@ -143,7 +144,8 @@ _HOMES = {
         "OneStep Piggyback Unroll"
     ),
     "operators": (
-        "Blur Convolution Dense Diagonal Differences Downsample Identity Mask Operator Radon "
+        "Blur Convolution Dense Diagonal Differences Downsample Fourier Identity Mask Operator "
+        "Radon "
         "SecondDifferences Stack SymmetrisedGradient Wavelet"
     ),
     "problems": "Composite Saddle smoothed",

@@ -201,7 +201,8 @@ def prepare(
 
 def default_stop(gradient: GradientStrategy, start: Any) -> Stop:
     """What ``stop=None`` means from a start; without a tolerance where values cannot be read."""
-    return gradient.default_stop(tree.leaves(start)[0].dtype) if is_concrete() else Stop()
+    dtype = tree.real_dtype(tree.leaves(start)[0].dtype)
+    return gradient.default_stop(dtype) if is_concrete() else Stop()
 
 
 def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:

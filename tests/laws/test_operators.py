@@ -9,13 +9,14 @@ import legato as lg
 from legato._support import tree
 from legato.operators.base import Composition, lanczos_norm
 from legato.testing import check_operator
-from makers import OPERATOR_TYPES, operators, randn
+from makers import OPERATOR_TYPES, complex_operators, operators, randn
 
 NAMES = list(operators())
 
 
 def test_every_operator_has_a_maker():
-    made = {type(case.operator) for case in operators().values()}
+    both = (*operators().values(), *complex_operators().values())
+    made = {type(case.operator) for case in both}
     public = {v for v in vars(lg).values() if isinstance(v, type) and issubclass(v, lg.Operator)}
     assert (public | OPERATOR_TYPES | {Composition}) - {lg.Operator} <= made
 

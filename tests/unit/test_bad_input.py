@@ -278,7 +278,7 @@ def test_labels_and_forms_that_would_be_taken_for_others():
         [1e9 * torch.eye(2), lopsided]
     )  # so much larger that its rounding hides it
     for Q in (lopsided, beside, lg.Dense(lopsided) @ lg.Identity()):
-        with raises(errors.InputError, "symmetric", r"\(Q \+ Q\.mT\) / 2"):
+        with raises(errors.InputError, "symmetric", r"\(Q \+ Q\.mH\) / 2"):
             lg.Quadratic(Q, torch.zeros(2))
     lg.Quadratic((lopsided + lopsided.mT) / 2, torch.zeros(2))
     B = randn(40, 30, seed=4).float()

@@ -254,11 +254,6 @@ def test_several_duals_need_a_product():
         lg.solve(energy, lg.PrimalDual(dual_geometry=lg.Interval(-1.0, 1.0)))
 
 
-def test_complex_data_are_refused():
-    with pytest.raises(errors.InputError, match="complex"):
-        lg.solve(lg.SquaredDistance(torch.ones(2, dtype=torch.complex64)) + lg.L1())
-
-
 # --- starts from elsewhere ------------------------------------------------------------------------
 
 

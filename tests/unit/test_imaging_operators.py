@@ -222,6 +222,20 @@ def test_operators_of_pylops():
 # --- what is refused ------------------------------------------------------------------------------
 
 IMAGE = torch.ones(4, 4)
+
+
+def from_function_with_transpose(matrix):
+    """As if the adjoint were the transpose: a conjugate is missing."""
+    return from_scipy(
+        scipy.sparse.linalg.LinearOperator(
+            matrix.shape,
+            matvec=lambda x: matrix @ x,
+            rmatvec=lambda y: matrix.T @ y,
+            dtype=complex,
+        )
+    )
+
+
 REFUSED = {
     "a mask of another size": (lambda: lg.Mask(IMAGE > 0)(torch.ones(4, 5)), "last axes of x"),
     "a mask of weights": (lambda: lg.Mask(0.5 * IMAGE), "Diagonal"),
@@ -241,9 +255,9 @@ REFUSED = {
     "a function with an offset": (lambda: from_function(lambda x: x + 1, (4,)), "not linear"),
     "a wrong adjoint": (lambda: from_pylops(WrongFlip()), "adjoint of the operator is wrong"),
     "no operator": (lambda: from_pylops(3), "no shape, matvec, rmatvec"),
-    "a complex operator": (
-        lambda: from_scipy(scipy.sparse.linalg.aslinearoperator(1j * np.eye(3))),
-        "complex",
+    "a wrong complex adjoint": (
+        lambda: from_function_with_transpose(1j * np.eye(3)),
+        "adjoint of the operator is wrong",
     ),
 }
 

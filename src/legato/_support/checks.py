@@ -55,8 +55,9 @@ def wide_norm(tensor: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:
 
     In float32 the norm of numbers above 1e19 is infinite, and what is divided by it zero.
     """
-    wide = None if tensor.device.type == "mps" else torch.float64
-    return torch.linalg.vector_norm(tensor, dim=dims, dtype=wide)
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    mps = tensor.device.type == "mps"
+    return torch.linalg.vector_norm(tensor, dim=dims, dtype=None if mps else wide)
 
 
 def may_be_differentiated(tensor: Tensor) -> bool:
@@ -139,6 +140,7 @@ def require_nonnegative(value: Tensor | float, name: str) -> None:
     """Refuse negative (or NaN) weights."""
     require_tensor_or_number(value, name)
     if isinstance(value, Tensor):
+        _require_ordered(value, name)
         if is_concrete() and not value.is_meta and not bool((value.detach() >= 0).all()):
             worst = float(value.detach().min())
             raise InputError(
@@ -147,6 +149,12 @@ def require_nonnegative(value: Tensor | float, name: str) -> None:
             )
     elif not value >= 0:
         raise InputError(f"{name} must be non-negative, not {value!r}.")
+
+
+def _require_ordered(value: Any, name: str) -> None:
+    """Refuse complex numbers where one is to be larger than another."""
+    if isinstance(value, Tensor) and value.is_complex():
+        raise InputError(f"{name} must be real, not {value.dtype}: complex numbers have no order.")
 
 
 def cheap_to_read(tensor: Tensor) -> bool:
@@ -250,6 +258,8 @@ def require_below(lo: Tensor | float, hi: Tensor | float, *, strict: bool, name:
     """Refuse empty intervals (and, if strict, single points)."""
     require_tensor_or_number(lo, f"The lower end of {name}")
     require_tensor_or_number(hi, f"The upper end of {name}")
+    _require_ordered(lo, f"The lower end of {name}")
+    _require_ordered(hi, f"The upper end of {name}")
     ok = (lo < hi) if strict else (lo <= hi)
     if not holds(ok):
         relation = "below" if strict else "at most"

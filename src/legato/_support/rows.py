@@ -16,8 +16,9 @@ from legato._support import tree
 class Rows:
     r"""The entries of a tree of tensors as rows, (s_{b,1}, …, s_{b,n}) for batch element b.
 
-    Without a batch there is one vector instead. Elements of a batch are separate systems: each is
-    solved to the tolerance, and none is judged by the size of another.
+    Complex entries are two real ones each, for derivatives of maps between complex numbers are only
+    ℝ-linear. Without a batch there is one vector instead. Elements of a batch are separate systems:
+    each is solved to the tolerance, and none is judged by the size of another.
 
     Args:
         like: a tree of the shape in question.
@@ -40,12 +41,12 @@ class Rows:
     def flatten(self, values: Any) -> Tensor:
         """A tree shaped like ``like`` as (elements, n), or (n,)."""
         count = self.count
-        return torch.cat([t.reshape(*count, -1) for t in tree.leaves(values)], -1)
+        return torch.cat([tree.as_real(t).reshape(*count, -1) for t in tree.leaves(values)], -1)
 
     def unflatten(self, rows: Tensor) -> Any:
         """The inverse of :meth:`flatten`."""
         elements = math.prod(self.count)
-        shapes = [t.shape for t in tree.leaves(self.like)]
-        parts = rows.split([shape.numel() // elements for shape in shapes], -1)
-        shaped = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+        targets = tree.leaves(self.like)
+        parts = rows.split([tree.entries(t) // elements for t in targets], -1)
+        shaped = [tree.shaped(t, part) for t, part in zip(targets, parts, strict=True)]
         return tree.rebuild(self.like, shaped)

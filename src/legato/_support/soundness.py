@@ -9,6 +9,7 @@ from torch import Tensor
 
 from legato._support.checks import RANGE, is_concrete, out_of_range, require_nonnegative
 from legato._support.holding import Held, held_tensors, held_weights
+from legato._support.tree import as_real
 from legato.errors import InputError
 
 
@@ -23,7 +24,7 @@ def require_sound_data(obj: Any, what: str) -> None:
     found = [
         held._replace(tensor=_entries(held.tensor))
         for held in held_tensors(obj)
-        if held.tensor.is_floating_point()
+        if held.tensor.is_floating_point() or held.tensor.is_complex()
     ]
     devices = {t.device for _, t, _ in found if t.ndim > 0}
     if len(devices) > 1:
@@ -70,9 +71,12 @@ def require_sound_data(obj: Any, what: str) -> None:
 
 
 def _entries(t: Tensor) -> Tensor:
-    """What is stored of a tensor: an operator of your own may hold a sparse one."""
+    """What is stored of a tensor: an operator of your own may hold a sparse one.
+
+    Complex numbers are two real ones each, of their precision.
+    """
     if t.layout is torch.strided:
-        return t
+        return as_real(t)
     return t.detach()._values() if t.layout is torch.sparse_coo else t.detach().values()
 
 

@@ -1,4 +1,8 @@
-"""Variables are tensors or (nested) tuples of tensors; this module does arithmetic on them."""
+"""Variables are tensors or (nested) tuples of tensors; this module does arithmetic on them.
+
+Complex variables are vectors of real numbers, the real and imaginary parts: with the inner product
+Re⟨x, y⟩ and as :func:`flatten` writes them.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ Tree: TypeAlias = "Tensor | tuple[Tree, ...]"
 
 Var: TypeAlias = Any
 """A :data:`Tree` where its type is not followed."""
+
+_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 T = TypeVar("T")
 TreeT = TypeVar("TreeT", bound=Tree)
@@ -86,6 +92,26 @@ def extrapolate(new: Var, old: Var) -> Var:
     return torch.lerp(old, new, 2.0)
 
 
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the parts of complex numbers; ``dtype.to_real()``, which no compiler knows."""
+    return _PARTS.get(dtype, dtype)
+
+
+def real_like(t: Tensor) -> Tensor:
+    """A tensor of the dtype that norms, steps and weights beside t have: t, or its real part."""
+    return t.real if t.is_complex() else t
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Re(ā b), entry by entry."""
+    return (a.conj() * b).real if a.is_complex() or b.is_complex() else a * b
+
+
+def square(t: Tensor) -> Tensor:
+    """|t|², entry by entry."""
+    return product(t, t)
+
+
 def sum_beyond(t: Tensor, batch: int) -> Tensor:
     """The sum over all axes but the first ``batch``."""
     return t.sum(tuple(range(batch, t.ndim))) if t.ndim > batch else t
@@ -105,8 +131,8 @@ def expand_over(t: Tensor | float, axes: int) -> Tensor | float:
 
 
 def inner(x: Var, y: Var, batch: int = 0) -> Tensor:
-    """⟨x, y⟩ over all leaves; the first ``batch`` axes of each stay."""
-    parts = [sum_beyond(a * b, batch) for a, b in zip(leaves(x), leaves(y), strict=True)]
+    """Re⟨x, y⟩ over all leaves; the first ``batch`` axes of each stay."""
+    parts = [sum_beyond(product(a, b), batch) for a, b in zip(leaves(x), leaves(y), strict=True)]
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
@@ -117,10 +143,10 @@ def norm(x: Tree) -> Tensor:
 
 
 def dot(x: Var, y: Var) -> float:
-    """⟨x, y⟩ as a number, summed up in float64; leaves may lie on several devices."""
+    """Re⟨x, y⟩ as a number, summed up in float64; leaves may lie on several devices."""
     totals: dict[torch.device, list[Tensor]] = {}
     for a, b in zip(leaves(x), leaves(y), strict=True):
-        totals.setdefault(a.device, []).append((a * b).sum().double())
+        totals.setdefault(a.device, []).append(product(a, b).sum().double())
     return sum(float(torch.stack(parts).sum().detach()) for parts in totals.values())
 
 
@@ -149,13 +175,30 @@ def write(x: Var, values: Var) -> None:
 
 
 def flatten(tree: Tree) -> Tensor:
-    """All leaves as one vector."""
-    parts = [t.reshape(-1) for t in leaves(tree)]
+    """All leaves as one real vector."""
+    parts = [as_real(t).reshape(-1) for t in leaves(tree)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def as_real(t: Tensor) -> Tensor:
+    """t, with real and imaginary part along a new last axis where it is complex."""
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def entries(t: Tensor) -> int:
+    """How many real numbers t is made of."""
+    return 2 * t.numel() if t.is_complex() else t.numel()
+
+
+def shaped(like: Tensor, numbers: Tensor) -> Tensor:
+    """Real numbers as a tensor shaped like another one, the inverse of :func:`as_real`."""
+    if not like.is_complex():
+        return numbers.reshape(like.shape)
+    return torch.complex(*numbers.reshape(*like.shape, 2).unbind(-1))
 
 
 def unflatten(like: TreeT, vector: Tensor) -> TreeT:
     """The inverse of :func:`flatten`."""
-    shapes = [t.shape for t in leaves(like)]
-    pieces = torch.split(vector, [s.numel() for s in shapes])
-    return rebuild(like, [p.reshape(s) for p, s in zip(pieces, shapes, strict=True)])
+    targets = leaves(like)
+    pieces = torch.split(vector, [entries(t) for t in targets])
+    return rebuild(like, [shaped(t, p) for t, p in zip(targets, pieces, strict=True)])

@@ -212,7 +212,13 @@ def _bounded(
     eps = torch.finfo(tree.leaves(y)[0].dtype).eps
     reach = _reach(geometry, y, x, eps ** (1 / 3), batch)
     chance = torch.Generator().manual_seed(0)
-    v = tree_map(lambda t: torch.randn(t.shape, generator=chance, device="cpu").to(t), y)
+    kinds = {torch.complex64: torch.complex64, torch.complex128: torch.complex64}
+
+    def drawn(t: Tensor) -> Tensor:
+        kind = kinds.get(t.dtype)
+        return torch.randn(t.shape, generator=chance, dtype=kind, device="cpu").to(t)
+
+    v = tree_map(drawn, y)
     for _ in range(_TURNS):
         share = tree_map(lambda t, most: t / most, v, reach)
         unit = 1 / _largest(share, batch)

@@ -211,6 +211,7 @@ def is_euclidean(geometry: Geometry) -> bool:
     return isinstance(geometry, Euclidean)
 
 
+_WIDE = {torch.complex64: torch.complex128, torch.complex128: torch.complex128}
 _OUTLOOK = 1000.0
 """Iterations to look ahead."""
 _CALM = 0.01
@@ -220,6 +221,6 @@ _CALM = 0.01
 def _norm(x: Var, batch: int) -> Tensor:
     """Euclidean, in float64 where the device has it: squares of 1e20 are no float32 numbers."""
     parts = [t.detach() for t in tree.leaves(x)]
-    wide = [t if t.device.type == "mps" else t.double() for t in parts]
-    total = torch.stack([sum_beyond(t * t, batch) for t in wide]).sum(0)
-    return total.sqrt().to(parts[0].dtype)
+    wide = [t if t.device.type == "mps" else t.to(_WIDE.get(t.dtype, torch.float64)) for t in parts]
+    total = torch.stack([sum_beyond(tree.square(t), batch) for t in wide]).sum(0)
+    return total.sqrt().to(tree.real_dtype(parts[0].dtype))

@@ -227,7 +227,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         room = 1.0
         if isinstance(self.inertia, float | int):
             room = min(1.0, 1.98 * (1 - self.inertia))  # α < 2(1 − β)/L
-        L = torch.as_tensor(L).detach().to(tree.leaves(x)[0])
+        L = torch.as_tensor(L).detach().to(tree.real_like(tree.leaves(x)[0]))
         L = constant_where_coupled(L, problem.nonsmooth, x)
         return room * modulus / torch.where(L > 0, L, torch.ones_like(L))
 
@@ -398,7 +398,7 @@ def _turned(ahead: Var, new: Var, before: Var, after: Var, like: Tensor) -> Tens
     with torch.no_grad():
         force, move = tree_map(torch.sub, ahead, new), tree_map(torch.sub, after, before)
         pairs = zip(tree.leaves(force), tree.leaves(move), strict=True)
-        parts = [(f * m).sum_to_size(like.shape) for f, m in pairs]
+        parts = [tree.product(f, m).sum_to_size(like.shape) for f, m in pairs]
         return sum(parts[1:], parts[0]) > 0
 
 

@@ -20,6 +20,7 @@ from legato.algorithms.semismooth.iteration import (
     SemismoothState,
 )
 from legato.algorithms.smooth_newton import NewtonState, SmoothNewton, is_smooth
+from legato.algorithms.start import require_real_variable
 from legato.errors import DivergenceError, InputError
 from legato.problems import Composite, Saddle
 
@@ -119,7 +120,9 @@ class Newton(Algorithm[Any, Any]):
         if is_smooth(problem):
             return self._smooth.init(problem, x0)
         found = self._splitting(problem)
-        return found.begin(problem, found.base.init(problem, x0), known=x0 is not None)
+        start = found.base.init(problem, x0)
+        require_real_variable(start)
+        return found.begin(problem, start, known=x0 is not None)
 
     def resume(self, problem: Any, state: Any) -> Any:
         if is_smooth(problem) or isinstance(state, NewtonState):

@@ -24,6 +24,7 @@ from legato.algorithms.start import (
 )
 from legato.errors import GradientError, InputError, StepError
 from legato.functions import Function, Separable, Zero, mirror_prox
+from legato.functions.complexity import require_same_numbers
 from legato.geometry import Euclidean, Geometry
 from legato.operators import Stack
 from legato.problems import Saddle
@@ -152,6 +153,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
         dual = neutral(self.dual_geometry, problem.conjugate, image)
         with torch.no_grad():  # where K or h has batch axes that x has not yet
             back = problem.operator.adjoint(self.dual_geometry.unmirror(tree.detach(dual)))
+        require_same_numbers(primal, back)
         if tree_map(_shape, back) != tree_map(_shape, primal):
             primal = tree_map(lambda t, b: t.expand(_joint_shape(t, b)), primal, back)
             image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
@@ -176,7 +178,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
         steps = self._derive_steps(problem, tree.detach(x), image)
         if not isinstance(self.average, Average):
             return PrimalDualState(primal, dual, x, y, steps)
-        number = tree.leaves(x)[0].new_tensor(1.0 - self.average.first)
+        number = tree.real_like(tree.leaves(x)[0]).new_tensor(1.0 - self.average.first)
         return AveragedState(primal, dual, x, y, steps, x, y, number)
 
     def _derive_steps(self, problem: Saddle, x: Var, image: Var) -> Steps:
@@ -284,8 +286,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
         m, n = self._require_moduli(problem)
         with torch.no_grad():
             absolute = problem.operator.absolute()
-            columns = absolute.adjoint(tree_map(torch.ones_like, image))
-            rows = absolute(tree_map(torch.ones_like, x))
+            columns = tree_map(torch.abs, absolute.adjoint(tree_map(torch.ones_like, image)))
+            rows = tree_map(torch.abs, absolute(tree_map(torch.ones_like, x)))
         return Steps(
             _diagonal(problem.nonsmooth, columns, 1 / self.balance, L, m),
             _diagonal(problem.conjugate, rows, self.balance, 0.0, n),

@@ -11,7 +11,7 @@ from torch import Tensor
 from legato._support.checks import as_number, is_concrete
 from legato._support.tree import Var
 from legato.algorithms.base import Algorithm
-from legato.algorithms.start import mirror_start
+from legato.algorithms.start import mirror_start, require_real_variable
 from legato.errors import DivergenceError, DomainError, InputError, LegatoError, StepError
 from legato.functions import Function, Zero
 from legato.geometry import Euclidean
@@ -68,6 +68,7 @@ class SmoothNewton(Algorithm[Composite, Any]):
                     f"on {kind}. Write the problem for one vector, or use ForwardBackward."
                 )
         x = mirror_start(Euclidean(), Zero(), shape, x0)
+        require_real_variable(x)
         gradient = energy.grad(x)
         if is_concrete() and not bool(torch.isfinite(gradient.detach()).all()):
             raise DomainError(

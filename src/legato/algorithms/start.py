@@ -13,7 +13,7 @@ from legato._support.tree import Var, tree_map
 from legato.errors import DivergenceError, DomainError, InputError, StepError
 from legato.functions import Function, Separable, mirror_prox
 from legato.functions.prox import blocks_of
-from legato.geometry import Geometry
+from legato.geometry import Geometry, Product
 
 
 def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var | None) -> Var:
@@ -24,29 +24,46 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
                 "The problem's data do not tell the shape of its variable. Pass x0=…, "
                 "e.g. torch.zeros(shape) or any interior point."
             )
-        if any(t.is_complex() for t in tree.leaves(shape)):
-            raise InputError(
-                "The problem's data are complex, but solvers compute with real numbers. Give real "
-                "and imaginary parts as an axis, with torch.view_as_real."
-            )
+        require_numbers_of(geometry, shape)
         return neutral(geometry, term, shape)
     for tensor in tree.leaves(x0):
         require_tensor(tensor, "x0")
-        if not tensor.is_floating_point():
+        if not (tensor.is_floating_point() or tensor.is_complex()):
             raise InputError(f"x0 must be floating-point tensors, not {tensor.dtype}.")
-        if tensor.dtype not in (torch.float32, torch.float64):
+        if tree.real_dtype(tensor.dtype) not in (torch.float32, torch.float64):
             raise InputError(
                 f"x0 is {tensor.dtype}, but solvers compute in float32 or float64. Call .float()."
             )
         if tensor.numel() == 0:
             raise InputError(f"x0 is empty (shape {tuple(tensor.shape)}): nothing to solve for.")
     x0 = fitted(x0, shape, "x0")
+    require_numbers_of(geometry, x0)
     if is_concrete():
         for tensor in tree.leaves(x0):
             if not bool(torch.isfinite(tensor.detach()).all()):
                 raise InputError("x0 holds NaN or infinite values.")
         geometry.require_interior(tree.detach(x0))
     return geometry.mirror(x0)
+
+
+def require_numbers_of(geometry: Geometry, x: Var) -> None:
+    """Refuse complex variables where a geometry is made of real functions."""
+    parts = x if isinstance(geometry, Product) and isinstance(x, tuple) else (x,)
+    for block, part in zip(blocks_of(geometry, len(parts)), parts, strict=False):
+        if any(t.is_complex() for t in tree.leaves(part)) and not block.takes_complex:
+            raise InputError(
+                f"The variable is complex, but {block!r} is a geometry of real numbers. Use "
+                "Euclidean, or give real and imaginary parts as an axis, with torch.view_as_real."
+            )
+
+
+def require_real_variable(state: Var) -> None:
+    """Refuse complex variables for Newton's method."""
+    if any(isinstance(t, Tensor) and t.is_complex() for t in tree.leaves(state)):
+        raise InputError(
+            "Newton solves with real Hessians, but the variable is complex. Use ForwardBackward or "
+            "PrimalDual, or give real and imaginary parts as an axis."
+        )
 
 
 def neutral(geometry: Geometry, term: Function, shape: Var) -> Var:
@@ -79,7 +96,7 @@ def require_fitting(x0: Var, shape: Var, name: str) -> None:
         if given.dtype != expected.dtype:
             raise InputError(
                 f"{name} is {given.dtype} but the problem's data are {expected.dtype}. "
-                "Convert one of them; legato never mixes precisions silently."
+                f"{_how_to_convert(given, expected)}"
             )
         if given.device != expected.device:
             raise InputError(
@@ -92,6 +109,14 @@ def require_fitting(x0: Var, shape: Var, name: str) -> None:
                 f"{name} has shape {tuple(given.shape)}, but the problem's variable has shape "
                 f"{tuple(expected.shape)}."
             ) from None
+
+
+def _how_to_convert(given: Tensor, expected: Tensor) -> str:
+    if expected.is_complex() and not given.is_complex():
+        return (
+            "Give a complex one, or see real images by operators.AsComplex() before the operator."
+        )
+    return "Convert one of them; legato never mixes precisions silently."
 
 
 def _blocks(x: Var) -> str:
@@ -117,6 +142,7 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
 
 def as_step(value: Any, like: Tensor) -> Tensor:
     """A given step as a tensor beside ``like``; a number needs no copy, which none captures."""
+    like = tree.real_like(like)
     if isinstance(value, Tensor):
         return value.detach().to(like)
     return like.new_full((), float(value)).detach()
@@ -162,6 +188,6 @@ def one_for_each(problem: Any, x: Var, coupled: int | None = 0) -> Tensor:
     ``coupled`` trailing axes (None: all) belong together for another reason than the problem's.
     """
     if isinstance(x, tuple) or coupled is None:
-        return tree.leaves(x)[0].new_ones(())
+        return tree.real_like(tree.leaves(x)[0]).new_ones(())
     batch = min(problem.batch(x), x.ndim - coupled)
-    return x.new_ones((*x.shape[:batch], *(1,) * (x.ndim - batch)) if batch else ())
+    return tree.real_like(x).new_ones((*x.shape[:batch], *(1,) * (x.ndim - batch)) if batch else ())

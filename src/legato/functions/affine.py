@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ class Zero(Function):
     tensor([ 3., -2.])
     """
 
+    takes_complex: ClassVar[bool] = True
+
     def value(self, x: Var) -> Tensor:
-        return tree.leaves(x)[0].new_zeros(())
+        return tree.real_like(tree.leaves(x)[0]).new_zeros(())
 
     def values(self, x: Var, batch: int) -> Tensor:
-        first = tree.leaves(x)[0]
+        first = tree.real_like(tree.leaves(x)[0])
         return first.new_zeros(first.shape[:batch])
 
     @property
@@ -44,7 +46,7 @@ class Zero(Function):
         return 0.0
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return torch.full_like(y, torch.inf)
+        return torch.full_like(tree.real_like(y), torch.inf)
 
     def make_conjugate(self) -> Function:
         return Equality(0.0)
@@ -52,7 +54,7 @@ class Zero(Function):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linear(Function):
-    r"""A linear term, g(x) = ⟨c, x⟩; in a sum it only shifts the argument of the other's prox.
+    r"""A linear term, g(x) = Re⟨c, x⟩; in a sum it only shifts the argument of the other's prox.
 
     .. math:: \mathrm{prox}_{α(g + ⟨c, ·⟩)}(y) = \mathrm{prox}_{αg}(y − αc)
 
@@ -63,13 +65,15 @@ class Linear(Function):
     tensor([0.0000, 0.5000])
     """
 
+    takes_complex: ClassVar[bool] = True
+
     c: Tensor
 
     def __post_init__(self) -> None:
         require_tensor(self.c, "c of Linear")
 
     def summands(self, x: Var) -> Tensor:
-        return self.c * x
+        return tree.product(self.c, x)
 
     @property
     def coupled(self) -> int:
@@ -106,13 +110,16 @@ class Equality(Function):
     tensor([0.5000, 0.5000])
     """
 
+    takes_complex: ClassVar[bool] = True
+
     b: Tensor | float
 
     def __post_init__(self) -> None:
         require_tensor_or_number(self.b, "b of Equality")
 
     def summands(self, x: Var) -> Tensor:
-        return indicator((tree.flatten(x) - self.b if isinstance(x, tuple) else x - self.b).abs())
+        away = [(t - self.b).abs() for t in tree.leaves(x)]
+        return indicator(away[0] if len(away) == 1 else torch.cat([t.flatten() for t in away]))
 
     @property
     def coupled(self) -> int:
@@ -127,7 +134,7 @@ class Equality(Function):
         return self.b, self.b
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return torch.full_like(y, torch.inf)
+        return torch.full_like(tree.real_like(y), torch.inf)
 
     def make_conjugate(self) -> Function:
         if isinstance(self.b, Tensor):

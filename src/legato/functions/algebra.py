@@ -20,6 +20,7 @@ from legato._support.holding import short
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.base import Function, ProxParts
+from legato.functions.complexity import require_same_numbers
 from legato.functions.restricted import Columns
 from legato.functions.shapes import coupled_through, first_start, most_coupled, start_behind
 from legato.geometry import Euclidean, Geometry
@@ -126,6 +127,8 @@ class Sum(Function):
     >>> g, g(torch.tensor([1.0, -2.0]))
     (L1() + Linear(tensor(2)), tensor(2.))
     """
+
+    takes_complex: ClassVar[bool] = True
 
     def __init__(self, *terms: Function) -> None:
         self.terms = terms
@@ -246,6 +249,7 @@ class Scaled(Function):
     (tensor(6.), tensor([1.]))
     """
 
+    takes_complex: ClassVar[bool] = True
     nonnegative: ClassVar[tuple[str, ...]] = ("factor",)
 
     factor: Tensor | float
@@ -334,6 +338,8 @@ class Composed(Function):
     (tensor(0.5000), tensor([-1., -1.]))
     """
 
+    takes_complex: ClassVar[bool] = True
+
     function: Function
     operator: Operator
 
@@ -355,7 +361,8 @@ class Composed(Function):
         return self.function.is_smooth
 
     def grad(self, x: Var) -> Var:
-        return self.operator.adjoint(self.function.grad(self.operator(x)))
+        found = self.operator.adjoint(self.function.grad(self.operator(x)))
+        return require_same_numbers(x, found)
 
     def lipschitz(self) -> Tensor | float | None:
         constant = self.function.lipschitz()
@@ -383,6 +390,8 @@ class Shifted(Function):
     >>> f(torch.tensor([1.0, 0.0])), f.prox(torch.tensor([5.0, 2.5]))
     (tensor(2.), tensor([4., 2.]))
     """
+
+    takes_complex: ClassVar[bool] = True
 
     function: Function
     c: Tensor
@@ -457,6 +466,8 @@ class Conjugate(Function):
     >>> largest, largest(torch.tensor([1.0, 3.0, 2.0])), largest.conjugate()
     (Simplex().conjugate(), tensor(3.), Simplex())
     """
+
+    takes_complex: ClassVar[bool] = True
 
     function: Function
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +53,11 @@ class Function(Holder):
     L1(0.1) @ Differences() + NonNegative()
     """
 
+    takes_complex: ClassVar[bool] = False
+    """Whether all formulas hold for complex x as they stand; else it is refused in a sentence."""
+    of_moduli: ClassVar[bool] = False
+    """Whether f depends on |x_i| only: its prox then moves moduli, and leaves phases alone."""
+
     # --- value ------------------------------------------------------------------------------------
 
     def summands(self, x: Var) -> Tensor:
@@ -71,6 +76,10 @@ class Function(Holder):
         return sum_beyond(self.summands(x), batch) if batch else self.value(x)
 
     def __call__(self, x: Var) -> Tensor:
+        if isinstance(x, Tensor) and x.is_complex() and not (self.takes_complex or self.of_moduli):
+            from legato.functions.complexity import require_real  # which imports this module
+
+            require_real(self, x)
         try:
             return self.value(x)
         except (RuntimeError, IndexError, AttributeError, TypeError):

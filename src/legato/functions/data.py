@@ -36,7 +36,10 @@ def require_symmetric(Q: Operator, c: Tensor) -> None:
     """Refuse Q ≠ Q*, told by one random vector: ∇f would be (Q + Q*)x/2 + c, not Qx + c."""
     if not readable(c):
         return
-    v = torch.from_numpy(np.random.default_rng(0).standard_normal(tuple(c.shape)))
+    chance = np.random.default_rng(0)
+    v = torch.from_numpy(chance.standard_normal(tuple(c.shape)))
+    if c.is_complex():
+        v = torch.complex(v, torch.from_numpy(chance.standard_normal(tuple(c.shape))))
     v = v.to(c.device, c.dtype)
     one, other = Q(v), Q.adjoint(v)
     if one.numel() == 0:
@@ -50,10 +53,10 @@ def require_symmetric(Q: Operator, c: Tensor) -> None:
         worst = float((apart / size)[wrong].amax())
         raise InputError(
             f"Quadratic needs a symmetric Q, but Qv and Q*v differ by {worst:.1e} of "
-            "their size: ½⟨x, Qx⟩ sees the symmetric part alone, so write (Q + Q.mT) / 2."
+            "their size: ½⟨x, Qx⟩ sees the symmetric part alone, so write (Q + Q.mH) / 2."
         )
 
 
 def readable(tensor: Tensor) -> bool:
-    floating = isinstance(tensor, Tensor) and tensor.is_floating_point()
+    floating = isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex())
     return floating and is_concrete() and not is_recorded() and not tensor.is_meta

@@ -54,7 +54,11 @@ def _explain_term(function: Function, x: Tensor) -> None:
     elif function.prox_couples():
         return  # a weight for each group, and not for each entry
     else:
-        own = [held for held in held_tensors(function) if held.tensor.is_floating_point()]
+        own = [
+            held
+            for held in held_tensors(function)
+            if held.tensor.is_floating_point() or held.tensor.is_complex()
+        ]
     for path, tensor, _ in own:
         if not _broadcasts(tensor, x):
             raise InputError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import holds, require_nonnegative, require_tensor
-from legato._support.tree import Var, inner, sum_beyond, tree_map
+from legato._support.tree import Var, inner, product, real_dtype, square, sum_beyond, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.affine import Zero
 from legato.functions.base import Function, ProxParts, indicator
@@ -40,6 +40,10 @@ class BregmanTerm(Function):
 
     def value(self, x: Var) -> Tensor:
         return self.values(x, 0)
+
+    @property
+    def takes_complex(self) -> bool:  # type: ignore[override]
+        return self.geometry.takes_complex
 
     def values(self, x: Var, batch: int) -> Tensor:
         weight = self.weight
@@ -138,6 +142,7 @@ class SquaredDistance(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+    takes_complex: ClassVar[bool] = True
 
     y: Tensor
     weight: Tensor | float = 1.0
@@ -147,7 +152,7 @@ class SquaredDistance(Function):
         require_nonnegative(self.weight, "The weight of SquaredDistance")
 
     def summands(self, x: Var) -> Tensor:
-        return 0.5 * self.weight * (x - self.y) ** 2
+        return 0.5 * self.weight * square(x - self.y)
 
     @property
     def coupled(self) -> int:
@@ -177,10 +182,11 @@ class SquaredDistance(Function):
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         """½ Σ p²/w + ⟨y, p⟩ at p; where w = 0 the indicator of p = 0."""
-        weight = torch.as_tensor(self.weight, dtype=y.dtype, device=y.device)
+        weight = torch.as_tensor(self.weight, dtype=real_dtype(y.dtype), device=y.device)
         curved = weight > 0
-        square = 0.5 * y * y / torch.where(curved, weight, 1.0)
-        return sum_beyond(torch.where(curved, square + self.y * y, indicator(y.abs())), batch)
+        bent = 0.5 * square(y) / torch.where(curved, weight, 1.0)
+        rest = torch.where(curved, bent + product(self.y, y), indicator(y.abs()))
+        return sum_beyond(rest, batch)
 
 
 def same_geometry(one: Geometry, other: Geometry) -> bool:

@@ -31,12 +31,14 @@ class L0(Function):
 
     weight: Tensor | float = 1.0
     convex: ClassVar[bool] = False
+    of_moduli: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_nonnegative(self.weight, "The weight of L0")
 
     def summands(self, x: Var) -> Tensor:
-        return self.weight * torch.where(x.isnan(), x, (x != 0).to(x.dtype))
+        size = x.abs()
+        return self.weight * torch.where(size.isnan(), size, (size != 0).to(size.dtype))
 
     @property
     def coupled(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import require_nonnegative
-from legato._support.tree import Var, sum_beyond
+from legato._support.tree import Var, square, sum_beyond
 from legato.errors import InputError
 from legato.functions.base import Function, indicator
 from legato.functions.norms import require_one_each, root
@@ -41,6 +41,7 @@ class L2Norm(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+    takes_complex: ClassVar[bool] = True
 
     weight: Tensor | float = 1.0
     dims: tuple[int, ...] | None = None
@@ -55,7 +56,7 @@ class L2Norm(Function):
     def norms(self, x: Tensor) -> Tensor:
         """‖x‖ over ``dims``, which stay with size one."""
         axes = tuple(range(x.ndim)) if self.dims is None else self.dims
-        norms = root((x * x).sum(axes, keepdim=True)) if axes else x.abs()
+        norms = root(square(x).sum(axes, keepdim=True)) if axes else x.abs()
         require_one_each(self.weight, norms, "L2Norm: the weight")
         return norms
 

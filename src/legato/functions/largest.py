@@ -95,6 +95,7 @@ class L1Ball(Indicator):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("radius",)
+    of_moduli: ClassVar[bool] = True
 
     radius: Tensor | float = 1.0
     dim: int = -1
@@ -142,6 +143,7 @@ class LInfNorm(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+    of_moduli: ClassVar[bool] = True
 
     weight: Tensor | float = 1.0
     dim: int = -1

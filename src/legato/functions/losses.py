@@ -12,6 +12,7 @@ from legato._support.checks import holds, require_nonnegative, require_tensor_or
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError
 from legato.functions.base import Function, indicator
+from legato.functions.complexity import by_moduli, moduli
 from legato.functions.data import require_labels
 from legato.functions.kernels import diagonal_hessian
 from legato.functions.prox import clip, register_prox
@@ -33,6 +34,7 @@ class Huber(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("delta", "weight")
+    of_moduli: ClassVar[bool] = True
 
     delta: Tensor | float = 1.0
     weight: Tensor | float = 1.0
@@ -42,6 +44,7 @@ class Huber(Function):
         require_nonnegative(self.weight, "The weight of Huber")
 
     def summands(self, x: Var) -> Tensor:
+        x = moduli(x)
         bent = clip(x, -self.delta, self.delta)
         return self.weight * bent * (x - 0.5 * bent)
 
@@ -50,7 +53,7 @@ class Huber(Function):
         return 0
 
     def grad(self, x: Var) -> Var:
-        return self.weight * clip(x, -self.delta, self.delta)
+        return self.weight * by_moduli(lambda t: clip(t, -self.delta, self.delta), x)
 
     def hessian(self, x: Tensor) -> Tensor:
         curved = torch.where(x.abs() <= self.delta, 1.0, 0.0) + 0 * x  # which keeps NaN
@@ -64,6 +67,7 @@ class Huber(Function):
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         """½ Σ p²/w on |p| ≤ wδ; where w = 0 the indicator of p = 0."""
+        y = moduli(y)
         weight = torch.as_tensor(self.weight, dtype=y.dtype, device=y.device)
         square = 0.5 * y * y / torch.where(weight > 0, weight, 1.0)
         return sum_beyond(square + indicator(y.abs() - weight * self.delta), batch)

@@ -23,6 +23,7 @@ class _Folded(Function):
     """
 
     convex: ClassVar[bool] = False
+    of_moduli: ClassVar[bool] = True
 
     def penalty(self, size: Tensor) -> Tensor:
         """w p(|x_i|) for each entry."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import is_concrete, require_below, require_nonnegative
-from legato._support.tree import Var, sum_beyond
+from legato._support.tree import Var, square, sum_beyond
 from legato.errors import InputError
 from legato.functions.base import Function, indicator
 
@@ -29,6 +29,7 @@ class L1(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+    of_moduli: ClassVar[bool] = True
 
     weight: Tensor | float = 1.0
 
@@ -132,6 +133,7 @@ class GroupL1(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+    takes_complex: ClassVar[bool] = True
 
     weight: Tensor | float = 1.0
     dim: int | None = None
@@ -156,8 +158,9 @@ class GroupL1(Function):
                 f"groups labels {self.groups.shape[0]} entries, but x has {x.shape[-1]}."
             )
         count = int(self.groups.max()) + 1
-        totals = x.new_zeros(*x.shape[:-1], count)
-        return root(totals.index_add(-1, self.groups, x * x))
+        squares = square(x)
+        totals = squares.new_zeros(*x.shape[:-1], count)
+        return root(totals.index_add(-1, self.groups, squares))
 
     def spread(self, per_group: Tensor) -> Tensor:
         """One value per group, repeated for the group's entries."""
@@ -196,7 +199,7 @@ class GroupL1(Function):
 
 def group_norms(x: Tensor, dim: int) -> Tensor:
     """Euclidean norms along an axis, which stays with size one; derivative 0, not NaN, at 0."""
-    return root((x * x).sum(dim, keepdim=True))
+    return root(square(x).sum(dim, keepdim=True))
 
 
 def root(square: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from legato.functions.affine import Equality, Zero
 from legato.functions.algebra import Conjugate, Shifted
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
+from legato.functions.complexity import by_moduli, require_real
 from legato.functions.fitting import explain
 from legato.functions.norms import L1, AsymmetricL1, GroupL1, require_one_each
 from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
@@ -127,7 +128,12 @@ def mirror_prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
     """
     try:
         core, argument, step = prox_argument(g, geometry, y, alpha)
-        return _lookup(type(core), type(geometry))(core, geometry, argument, step)
+        form = _lookup(type(core), type(geometry))
+        if isinstance(argument, Tensor) and argument.is_complex() and not core.takes_complex:
+            if not (core.of_moduli and geometry.takes_complex):
+                require_real(core, argument)
+            return by_moduli(lambda size: form(core, geometry, size, step), argument)
+        return form(core, geometry, argument, step)
     except (RuntimeError, IndexError):
         explain(g, y)
         raise

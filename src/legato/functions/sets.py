@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import require_below, require_nonnegative
-from legato._support.tree import Var, sum_beyond
+from legato._support.tree import Var, product, sum_beyond
 from legato.errors import InputError
 from legato.functions.base import Function, indicator
 from legato.functions.norms import (
@@ -127,6 +127,7 @@ class LInfBall(Indicator):
 
     may_be_infinite: ClassVar[tuple[str, ...]] = ("radius",)
     nonnegative: ClassVar[tuple[str, ...]] = ("radius",)
+    of_moduli: ClassVar[bool] = True
 
     radius: Tensor | float = 1.0
 
@@ -224,6 +225,7 @@ class L2Ball(Indicator):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("radius",)
+    takes_complex: ClassVar[bool] = True
 
     radius: Tensor | float = 1.0
     dim: int = -1
@@ -256,7 +258,7 @@ class L2Ball(Indicator):
         outside = norms > self.radius
         n = torch.where(outside, y / norms, torch.zeros_like(y))
         kept = torch.as_tensor(self.radius, device=y.device) != 0
-        return lambda v: kept * (v - n * (n * v).sum(self.dim, keepdim=True))
+        return lambda v: kept * (v - n * product(n, v).sum(self.dim, keepdim=True))
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return (self.norms(y) - self.radius).abs()

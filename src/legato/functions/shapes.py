@@ -63,8 +63,10 @@ def _from_data(terms: tuple[Function, ...]) -> Var | None:
                 f"The terms do not act on one variable: {term!r} takes one of shape "
                 f"{tuple(found.shape)}, those before it one of shape {tuple(best.shape)}."
             ) from None
-        # A 0-dim tensor tells neither dtype nor device.
-        best = (best if best.ndim >= found.ndim else found).new_zeros(shape)
+        # A 0-dim tensor tells neither dtype nor device; one term of complex numbers makes all so.
+        teller, other = (best, found) if best.ndim >= found.ndim else (found, best)
+        kind = other.dtype if other.is_complex() and not teller.is_complex() else teller.dtype
+        best = teller.new_zeros(shape, dtype=kind)
     return best
 
 

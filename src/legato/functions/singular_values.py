@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._support.tree import product, real_dtype
+
 
 def soft_threshold_singular_values(y: Tensor, threshold: Any) -> Tensor:
-    """U max(S − t, 0) Vᵀ for y = U S Vᵀ, with one t for each matrix."""
-    t = torch.as_tensor(threshold, dtype=y.dtype, device=y.device)
+    """U max(S − t, 0) Vᴴ for y = U S Vᴴ, with one t for each matrix."""
+    t = torch.as_tensor(threshold, dtype=real_dtype(y.dtype), device=y.device)
     return _Thresholded.apply(y, t.expand(*y.shape[:-2], 1, 1))  # type: ignore[no-untyped-call]
 
 
@@ -22,15 +24,15 @@ def _decomposed(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U, S, V of finite matrices; NaN for the others, which LAPACK refuses."""
     broken = ~torch.isfinite(y).all((-2, -1), keepdim=True)
     U, S, Vh = torch.linalg.svd(torch.where(broken, 0.0, y), full_matrices=False)
-    return U, torch.where(broken[..., 0], torch.nan, S), Vh.mT
+    return U, torch.where(broken[..., 0], torch.nan, S), Vh.mH
 
 
 def _derivative(y: Tensor, t: Tensor, direction: Tensor) -> Tensor:
-    r"""DF(y)[H] for F = U f(S) Vᵀ, which is its own adjoint.
+    r"""DF(y)[H] for F = U f(S) Vᴴ, which is its own adjoint.
 
-    .. math:: U\bigl(Γ ∘ \tfrac{M + Mᵀ}2 + Δ ∘ \tfrac{M − Mᵀ}2\bigr)Vᵀ + \text{the rest of } H
+    .. math:: U\bigl(Γ ∘ \tfrac{M + Mᴴ}2 + Δ ∘ \tfrac{M − Mᴴ}2\bigr)Vᴴ + \text{the rest of } H
 
-    with M = UᵀHV, Γ_ij = (f_i − f_j)/(σ_i − σ_j), Δ_ij = (f_i + f_j)/(σ_i + σ_j), and f′ where
+    with M = UᴴHV, Γ_ij = (f_i − f_j)/(σ_i − σ_j), Δ_ij = (f_i + f_j)/(σ_i + σ_j), and f′ where
     these are 0/0. Reference: Lewis and Sendov (2005).
     """
     U, S, V = _decomposed(y)
@@ -46,12 +48,12 @@ def _derivative(y: Tensor, t: Tensor, direction: Tensor) -> Tensor:
     none = a + b == 0
     delta = torch.where(none, mean_slope, (fa + fb) / torch.where(none, 1.0, a + b))
     ratio = torch.where(S == 0, slope, f / torch.where(S == 0, 1.0, S))
-    HV, HtU = direction @ V, direction.mT @ U
-    M = U.mT @ HV
-    core = 0.5 * (gamma * (M + M.mT) + delta * (M - M.mT))
+    HV, HtU = direction @ V, direction.mH @ U
+    M = U.mH @ HV
+    core = 0.5 * (gamma * (M + M.mH) + delta * (M - M.mH))
     left = (HV - U @ M) * ratio.unsqueeze(-2)  # columns outside the range of U, of a tall matrix
-    right = (HtU - V @ M.mT) * ratio.unsqueeze(-2)
-    return U @ core @ V.mT + left @ V.mT + U @ right.mT
+    right = (HtU - V @ M.mH) * ratio.unsqueeze(-2)
+    return U @ core @ V.mH + left @ V.mH + U @ right.mH
 
 
 class _Thresholded(torch.autograd.Function):
@@ -60,7 +62,7 @@ class _Thresholded(torch.autograd.Function):
     @staticmethod
     def forward(y: Tensor, t: Tensor) -> Tensor:
         U, S, V = _decomposed(y)
-        return (U * torch.clamp(S - t[..., 0], min=0).unsqueeze(-2)) @ V.mT
+        return (U * torch.clamp(S - t[..., 0], min=0).unsqueeze(-2)) @ V.mH
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -72,7 +74,7 @@ class _Thresholded(torch.autograd.Function):
         y, t = ctx.saved_tensors
         in_t = None
         if ctx.needs_input_grad[1]:
-            in_t = -(_cut(y, t) * grad).sum((-2, -1), keepdim=True)
+            in_t = -product(_cut(y, t), grad).sum((-2, -1), keepdim=True)
         in_y = _derivative(y, t, grad) if ctx.needs_input_grad[0] else None
         return in_y, in_t
 
@@ -86,6 +88,6 @@ class _Thresholded(torch.autograd.Function):
 
 
 def _cut(y: Tensor, t: Tensor) -> Tensor:
-    """U [S > t] Vᵀ: what a larger threshold takes away."""
+    """U [S > t] Vᴴ: what a larger threshold takes away."""
     U, S, V = _decomposed(y)
-    return (U * (t[..., 0] < S).to(S.dtype).unsqueeze(-2)) @ V.mT
+    return (U * (t[..., 0] < S).to(S.dtype).unsqueeze(-2)) @ V.mH

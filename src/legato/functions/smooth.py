@@ -23,6 +23,7 @@ from legato._support.holding import version_of
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
+from legato.functions.complexity import require_real, require_same_numbers
 from legato.functions.data import require_labels, require_symmetric
 from legato.functions.restricted import Columns
 from legato.operators import Dense, Operator, as_operator
@@ -90,6 +91,7 @@ class LeastSquares(_DataTerm):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+    takes_complex: ClassVar[bool] = True
 
     operator: Operator
     b: Tensor
@@ -104,13 +106,13 @@ class LeastSquares(_DataTerm):
         return self.operator(x) - self.b
 
     def summands(self, x: Var) -> Tensor:
-        return 0.5 * self.weight * self._residual(x) ** 2
+        return 0.5 * self.weight * tree.square(self._residual(x))
 
     def grad(self, x: Var) -> Var:
         residual = self._residual(x)
         if self.weight is not _UNWEIGHTED:
             residual = self.weight * residual
-        return self.operator.adjoint(residual)
+        return require_same_numbers(x, self.operator.adjoint(residual))
 
     def hessian(self, x: Tensor) -> Tensor:
         if type(self.operator) is not Dense:  # a subclass may multiply by another matrix
@@ -142,6 +144,8 @@ class Quadratic(Function):
     tensor([1., 2.])
     """
 
+    takes_complex: ClassVar[bool] = True
+
     Q: Operator
     c: Tensor
 
@@ -153,14 +157,14 @@ class Quadratic(Function):
         require_symmetric(self.Q, self.c)
 
     def summands(self, x: Var) -> Tensor:
-        return x * (0.5 * self.Q(x) + self.c)
+        return tree.product(x, 0.5 * self.Q(x) + self.c)
 
     @property
     def coupled(self) -> int | None:
         return None if self.Q.coupled is None else self.Q.coupled[0]
 
     def grad(self, x: Var) -> Var:
-        return self.Q(x) + self.c
+        return require_same_numbers(x, self.Q(x) + self.c)
 
     def hessian(self, x: Tensor) -> Tensor:
         return self.Q.matrix.clone() if type(self.Q) is Dense else super().hessian(x)
@@ -205,6 +209,7 @@ class Logistic(_DataTerm):
         return super().start()
 
     def _margin(self, x: Var) -> Tensor:
+        require_real(self, x)
         return self.b * self.operator(x)
 
     def summands(self, x: Var) -> Tensor:
@@ -250,13 +255,21 @@ class Smooth(Function):
     tensor([2.])
     """
 
+    takes_complex: ClassVar[bool] = True
+
     callable: Callable[[Var], Tensor]
     constant: float | None = None
     coupled: int | None = None
     convex: bool = False
 
     def summands(self, x: Var) -> Tensor:
-        return self.callable(x)
+        value = self.callable(x)
+        if value.is_complex():
+            raise InputError(
+                "The callable of Smooth returned complex numbers, but a function to be minimised "
+                "is real: take .abs(), .real or a square."
+            )
+        return value
 
     def grad(self, x: Var) -> Var:
         if beyond_autograd(tree.leaves(x)):

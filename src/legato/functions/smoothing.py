@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var
+from legato._support.tree import Var, square
 from legato.functions.base import Function
 
 if TYPE_CHECKING:
@@ -76,18 +76,20 @@ class SmoothAbsolute(Function):
     (SmoothAbsolute(2, 0.1), tensor(0.2000))
     """
 
+    takes_complex: ClassVar[bool] = True
+
     weight: Tensor | float
     mu: Tensor | float
 
     def summands(self, x: Var) -> Tensor:
-        return self.weight * torch.sqrt(x * x + self.mu**2)
+        return self.weight * torch.sqrt(square(x) + self.mu**2)
 
     @property
     def coupled(self) -> int:
         return 0
 
     def grad(self, x: Var) -> Var:
-        return self.weight * x / torch.sqrt(x * x + self.mu**2)
+        return self.weight * x / torch.sqrt(square(x) + self.mu**2)
 
     def hessian(self, x: Tensor) -> Tensor:
         return torch.diag_embed(self.weight * self.mu**2 * (x * x + self.mu**2) ** -1.5)

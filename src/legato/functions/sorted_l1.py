@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class SortedL1(Function):
     >>> g(torch.tensor([1.0, -3.0, 0.0])), g.prox(torch.tensor([1.0, -3.0, 0.2]))
     (tensor(7.), tensor([ 0., -1.,  0.]))
     """
+
+    of_moduli: ClassVar[bool] = True
 
     weights: Tensor
 

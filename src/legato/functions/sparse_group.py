@@ -37,6 +37,7 @@ class SparseGroupL1(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight", "group_weight")
+    of_moduli: ClassVar[bool] = True
 
     weight: Tensor | float = 1.0
     group_weight: Tensor | float = 1.0
@@ -64,7 +65,7 @@ class SparseGroupL1(Function):
         return self._grouped().prox_couples()
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
-        norms = self._grouped().norms(soft_threshold(y, self.weight))
+        norms = self._grouped().norms(soft_threshold(y.abs(), self.weight))
         return sum_beyond(indicator(norms - self.group_weight), batch)
 
 

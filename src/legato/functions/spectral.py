@@ -43,6 +43,7 @@ class Nuclear(Function):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("weight",)
+    takes_complex: ClassVar[bool] = True
 
     weight: Tensor | float = 1.0
 
@@ -83,6 +84,7 @@ class SpectralBall(Indicator):
     """
 
     nonnegative: ClassVar[tuple[str, ...]] = ("radius",)
+    takes_complex: ClassVar[bool] = True
 
     radius: Tensor | float = 1.0
 

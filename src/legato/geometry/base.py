@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ class Geometry(Holder, ABC):
     >>> psi.interior(torch.tensor([0.5, 1.0]))
     tensor([ True, False])
     """
+
+    takes_complex: ClassVar[bool] = False
+    """Whether ψ is one of complex numbers, too."""
 
     def summands(self, x: Var) -> Tensor:
         """Terms that add up to ψ(x); their leading axes are those of x."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var, flatten, inner, tree_map
+from legato._support.tree import Var, flatten, inner, square, tree_map
 from legato.geometry.base import Geometry
 
 
@@ -22,8 +22,10 @@ class Euclidean(Geometry):
     tensor(12.5000)
     """
 
+    takes_complex: ClassVar[bool] = True
+
     def summands(self, x: Var) -> Tensor:
-        return 0.5 * x * x
+        return 0.5 * square(x)
 
     def values(self, x: Var, batch: int) -> Tensor:
         return 0.5 * inner(x, x, batch)

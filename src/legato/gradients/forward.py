@@ -88,7 +88,7 @@ class _Carrier(Algorithm[Any, Any]):
         self.params = params
         self.checked = False
         start = tree.leaves(state)
-        count = sum(p.numel() for p in params)
+        count = sum(map(tree.entries, params))
         self.seeds = self._seeds(count)
         # The start may depend on the parameters too.
         dummies, pulled = pullback_graph(start, params)
@@ -98,13 +98,17 @@ class _Carrier(Algorithm[Any, Any]):
         self.state = (tree.detach(state), tuple(tangents))
 
     def _seeds(self, count: int) -> list[Tensor]:
-        """θ̇ for every entry of every parameter: the rows of an identity matrix, cut up."""
+        """θ̇ for every entry of every parameter: the rows of an identity matrix, cut up.
+
+        A complex entry is two real ones.
+        """
         seeds, offset = [], 0
         for p in self.params:
-            seed = p.new_zeros(count, p.numel())
-            seed[offset : offset + p.numel()] = torch.eye(p.numel(), dtype=p.dtype, device=p.device)
-            seeds.append(seed.reshape(count, *p.shape))
-            offset += p.numel()
+            own, kind = tree.entries(p), tree.real_dtype(p.dtype)
+            seed = torch.zeros(count, own, dtype=kind, device=p.device)
+            seed[offset : offset + own] = torch.eye(own, dtype=kind, device=p.device)
+            seeds.append(tree.shaped(p.expand(count, *p.shape), seed))
+            offset += own
         return seeds
 
     def init(self, problem: Any, x0: Any) -> Any:
@@ -151,16 +155,17 @@ class _Contract(torch.autograd.Function):
         ctx: Any, values: list[Tensor], tangents: tuple[Tensor, ...], *params: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.tangents = tangents
-        ctx.shapes = [p.shape for p in params]
+        ctx.params = [p.detach() for p in params]
         return tuple(v.clone() for v in values)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_second_derivatives()
         parts = [
-            t.reshape(t.shape[0], -1) @ g.reshape(-1)
+            tree.as_real(t).reshape(t.shape[0], -1) @ tree.as_real(g).reshape(-1)
             for t, g in zip(ctx.tangents, grads, strict=True)
         ]
         total = torch.stack(parts).sum(0)
-        pieces = torch.split(total, [s.numel() for s in ctx.shapes])
-        return (None, None, *(p.reshape(s) for p, s in zip(pieces, ctx.shapes, strict=True)))
+        pieces = torch.split(total, [tree.entries(p) for p in ctx.params])
+        shaped = (tree.shaped(p, piece) for p, piece in zip(ctx.params, pieces, strict=True))
+        return (None, None, *shaped)

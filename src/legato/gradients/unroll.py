@@ -181,7 +181,7 @@ class _Segment:
             self.end = end  # which the next segment starts from: no further memory
             return
         both = zip(tree.leaves(end), tree.leaves(self.end), strict=True)
-        pairs = [(a, b) for a, b in both if a.is_floating_point()]  # not what only counts
+        pairs = [(a, b) for a, b in both if a.is_floating_point() or a.is_complex()]
         off, size = tree.norm(tuple(a - b for a, b in pairs)), tree.norm(tuple(b for _, b in pairs))
         if bool(off > math.sqrt(torch.finfo(off.dtype).eps) * size):
             raise changed_since(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var
+from legato._support.tree import Var, product, real_dtype
 from legato.errors import InputError
 from legato.operators.base import Operator
 
@@ -32,13 +32,13 @@ def from_function(
     Args:
         forward: x ↦ Kx for a tensor of this shape, without batch axes.
         shape: the shape of x.
-        dtype, device: what it is tried with.
+        dtype, device: what it is tried with; a complex dtype for complex x.
 
     >>> K = legato.operators.from_function(lambda x: x.flip(0).cumsum(0), (3,))
     >>> K(torch.tensor([1.0, 2.0, 3.0])), K.adjoint(torch.tensor([1.0, 0.0, 0.0]))
     (tensor([3., 5., 6.]), tensor([0., 0., 1.]))
     """
-    made = _Traced(forward, tuple(shape))
+    made = _Traced(forward, tuple(shape), dtype.is_complex)
     with torch.no_grad():
         x, z = (_normal(shape, seed, dtype, device) for seed in (0, 1))
         together, apart = made(2 * x - 3 * z), 2 * made(x) - 3 * made(z)
@@ -95,13 +95,11 @@ def from_pylops(operator: Any) -> Operator:
 
 
 def _foreign(operator: Any, before: Shape, after: Shape) -> Operator:
-    if np.issubdtype(getattr(operator, "dtype", None) or np.float64, np.complexfloating):
-        raise InputError(
-            f"{type(operator).__name__} is complex; real numbers are what operators take here. Put "
-            "real and imaginary parts on an axis of their own."
-        )
+    kind = getattr(operator, "dtype", None) or np.float64
+    complex_ = bool(np.issubdtype(kind, np.complexfloating))
     made = _Foreign(operator, before, after)
-    require_adjoint(made, _normal(before, 0, torch.float64, "cpu"))
+    kind = torch.complex128 if complex_ else torch.float64
+    require_adjoint(made, _normal(before, 0, kind, "cpu"))
     return made
 
 
@@ -109,9 +107,14 @@ def _foreign(operator: Any, before: Shape, after: Shape) -> Operator:
 def require_adjoint(operator: Operator, x: Tensor) -> None:
     """Refuse an operator with ⟨Kx, y⟩ ≠ ⟨x, K*y⟩ at random vectors."""
     image = operator(x)
-    y = _normal(tuple(image.shape), 2, x.dtype, x.device)
+    y = _normal(tuple(image.shape), 2, image.dtype, x.device)
     back = operator.adjoint(y)
-    one, other = float((image * y).sum()), float((x * back).sum())
+    if back.shape != x.shape:
+        raise InputError(
+            f"The adjoint of the operator makes shape {tuple(back.shape)} of what K makes of shape "
+            f"{tuple(x.shape)}: it has to go back to that."
+        )
+    one, other = float(product(image, y).sum()), float(product(x, back).sum())
     size = max(float(image.norm() * y.norm()), float(x.norm() * back.norm()), 1e-30)
     # Others may compute in single precision, whatever they are given.
     if not abs(one - other) <= 1e-4 * size:
@@ -123,8 +126,11 @@ def require_adjoint(operator: Operator, x: Tensor) -> None:
 
 
 def _normal(shape: Shape, seed: int, dtype: torch.dtype, device: Any) -> Tensor:
-    numbers = np.random.default_rng(seed).standard_normal(shape)
-    return torch.from_numpy(np.asarray(numbers)).to(device, dtype)
+    chance = np.random.default_rng(seed)
+    numbers = np.asarray(chance.standard_normal(shape))
+    if dtype.is_complex:
+        numbers = numbers + 1j * np.asarray(chance.standard_normal(shape))
+    return torch.from_numpy(numbers).to(device, dtype)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,8 +139,15 @@ class _Traced(Operator):
 
     forward: Callable[[Tensor], Tensor]
     shape: Shape
+    complex_: bool = False
 
     def __call__(self, x: Var) -> Var:
+        if x.is_complex() != self.complex_:
+            kind = "complex" if self.complex_ else "real"
+            raise InputError(
+                f"This operator was made for {kind} numbers, but got {x.dtype}. Say so by dtype= "
+                "in from_function."
+            )
         if tuple(x.shape) != self.shape:
             raise InputError(
                 f"This operator takes tensors of shape {self.shape}, but got {tuple(x.shape)}."
@@ -142,7 +155,9 @@ class _Traced(Operator):
         return self.forward(x)
 
     def adjoint(self, y: Var) -> Var:
-        _, transposed, *_ = torch.func.vjp(self.forward, y.new_zeros(self.shape))
+        kind = y.dtype.to_complex() if self.complex_ else real_dtype(y.dtype)
+        zeros = y.new_zeros(self.shape, dtype=kind)
+        _, transposed, *_ = torch.func.vjp(self.forward, zeros)
         (found,) = transposed(y)
         return found
 
@@ -180,7 +195,9 @@ class _Foreign(Operator):
         map_ = self.operator.rmatvec if adjoint else self.operator.matvec
         rows = t.detach().reshape(-1, int(np.prod(before))).numpy()
         images = [torch.from_numpy(np.asarray(map_(row)).reshape(after)) for row in rows]
-        return torch.stack(images).reshape(*t.shape[: t.ndim - len(before)], *after).to(t.dtype)
+        found = torch.stack(images).reshape(*t.shape[: t.ndim - len(before)], *after)
+        own = real_dtype(t.dtype)
+        return found.to(own.to_complex() if found.is_complex() else own)
 
 
 class _Outside(torch.autograd.Function):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,8 @@ from legato.errors import InputError
 class Operator(Holder, ABC):
     """A linear map K with its adjoint, ⟨Kx, y⟩ = ⟨x, K*y⟩.
 
-    Leading axes beyond those the operator acts on are batches. Reference: Chambolle, Pock (2011).
+    Leading axes beyond those the operator acts on are batches. Complex numbers are pairs of real
+    ones, with the inner product Re⟨x, y⟩. Reference: Chambolle, Pock (2011).
 
     >>> K = lg.Differences(dims=(-1,)) @ lg.Diagonal(torch.tensor([1.0, 2.0, 3.0]))
     >>> x, y = torch.randn(3), torch.randn(1, 3)
@@ -79,7 +82,7 @@ class Operator(Holder, ABC):
     def __matmul__(self, other: Operator) -> Operator:
         return Composition(self, other)
 
-    def __mul__(self, scale: Tensor | float) -> Operator:
+    def __mul__(self, scale: Tensor | complex) -> Operator:
         return Scaled(self, scale)
 
     __rmul__ = __mul__
@@ -171,6 +174,16 @@ def entrywise(operator: Operator, factors: Tensor | float, t: Tensor) -> Tensor:
                 f"broadcast against {tuple(t.shape)}, what they multiply."
             ) from None
         raise
+
+
+def by_parts(move: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A real linear map of real numbers, or of the real and the imaginary parts of complex ones."""
+    return torch.complex(move(x.real), move(x.imag)) if x.is_complex() else move(x)
+
+
+def conjugated(factor: Any) -> Any:
+    """The complex conjugate of a number or tensor."""
+    return factor.conj() if isinstance(factor, Tensor) else factor.conjugate()
 
 
 def as_operator(operator: Operator | Tensor) -> Operator:
@@ -302,7 +315,7 @@ class Scaled(Operator):
     """A scalar multiple of an operator, cK, with a number or a learned 0-dim tensor c."""
 
     operator: Operator
-    scale: Tensor | float
+    scale: Tensor | complex
 
     def __post_init__(self) -> None:
         if isinstance(self.scale, Tensor) and self.scale.numel() != 1:
@@ -319,17 +332,22 @@ class Scaled(Operator):
         return tree_map(lambda t: self.scale * t, self.operator(x))
 
     def adjoint(self, y: Var) -> Var:
-        return self.operator.adjoint(tree_map(lambda t: self.scale * t, y))
+        scale = conjugated(self.scale)
+        return self.operator.adjoint(tree_map(lambda t: scale * t, y))
 
     def start(self) -> Var | None:
         return self.operator.start()
 
     def norm(self, like: Var | None = None) -> Tensor:
-        scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale
-        return torch.as_tensor(scale).abs() * self.operator.norm(like)
+        return self._size * self.operator.norm(like)
+
+    @property
+    def _size(self) -> Tensor | float:
+        """|c|."""
+        return self.scale.detach().abs() if isinstance(self.scale, Tensor) else abs(self.scale)
 
     def __repr__(self) -> str:
         return f"{short(self.scale)} * {self.operator!r}"
 
     def absolute(self) -> Operator:
-        return Scaled(self.operator.absolute(), torch.as_tensor(self.scale).detach().abs())
+        return Scaled(self.operator.absolute(), self._size)

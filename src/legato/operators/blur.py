@@ -68,14 +68,22 @@ class Blur(Operator):
             )
         return x.reshape(-1, 1, *sizes)
 
-    def _symbol(self, sizes: tuple[int, ...]) -> Tensor:
-        """The Fourier transform of the flipped kernel, as a correlation has it."""
+    def _symbol(self, sizes: tuple[int, ...], images: Tensor) -> Tensor:
+        """The Fourier transform of the flipped kernel, as a correlation has it.
+
+        The half of it that real images need, or the whole.
+        """
         flipped = self.kernel.flip(self._axes)
+        if flipped.is_complex() or images.is_complex():
+            return torch.fft.fftn(flipped.conj(), s=sizes, dim=self._axes).conj()
         return torch.fft.rfftn(flipped, s=sizes, dim=self._axes).conj()
 
     def _filtered(self, images: Tensor, symbol: Tensor, sizes: tuple[int, ...]) -> Tensor:
         if images.shape[0] == 0:  # of no images some libraries have no transform
             return images.new_zeros(0, 1, *sizes)
+        if images.is_complex() or self.kernel.is_complex():
+            spectrum = torch.fft.fftn(images, s=sizes, dim=self._axes)
+            return torch.fft.ifftn(spectrum * symbol, s=sizes, dim=self._axes)
         spectrum = torch.fft.rfftn(images, s=sizes, dim=self._axes)
         return torch.fft.irfftn(spectrum * symbol, s=sizes, dim=self._axes)
 
@@ -83,7 +91,7 @@ class Blur(Operator):
         images = self._images(x)
         padded = self._filter()._pad(images)
         sizes = tuple(padded.shape[2:])
-        out = self._filtered(padded, self._symbol(sizes), sizes)
+        out = self._filtered(padded, self._symbol(sizes, padded), sizes)
         for axis, n in enumerate(images.shape[2:], start=2):
             out = out.narrow(axis, 0, n)
         return out.reshape(x.shape)
@@ -91,7 +99,7 @@ class Blur(Operator):
     def adjoint(self, y: Var) -> Var:
         images, filter_ = self._images(y), self._filter()
         sizes = tuple(n + k - 1 for n, k in zip(images.shape[2:], self.kernel.shape, strict=True))
-        out = self._filtered(images, self._symbol(sizes).conj(), sizes)
+        out = self._filtered(images, self._symbol(sizes, images).conj(), sizes)
         for axis, k in enumerate(self.kernel.shape, start=2):
             out = filter_._unpad(out, axis, (k - 1) // 2, k // 2)
         return out.reshape(y.shape)

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from legato._support.checks import require_tensor
-from legato._support.tree import Var
+from legato._support.tree import Var, real_dtype, real_like
 from legato.errors import InputError
-from legato.operators.base import Operator, lanczos_norm
+from legato.operators.base import Operator, by_parts, lanczos_norm
 
 _CORRELATE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -77,16 +77,32 @@ class Convolution(Operator):
         return x.reshape(-1, *x.shape[-axes - 1 :])
 
     def __call__(self, x: Var) -> Var:
+        if x.is_complex() or self.kernel.is_complex():
+            return self._by_parts(x, adjoint=False)
         images = self._images(x, self.kernel.shape[1], "Convolution")
         out = _CORRELATE[len(self._size)](self._pad(images), self.kernel)
         return out.reshape(*x.shape[: -len(self._size) - 1], *out.shape[1:])
 
     def adjoint(self, y: Var) -> Var:
+        if y.is_complex() or self.kernel.is_complex():
+            return self._by_parts(y, adjoint=True)
         images = self._images(y, self.kernel.shape[0], "The adjoint of Convolution")
         out = self._spread(images)
         for axis, k in enumerate(self._size, start=2):
             out = self._unpad(out, axis, (k - 1) // 2, k // 2)
         return out.reshape(*y.shape[: -len(self._size) - 1], *out.shape[1:])
+
+    def _by_parts(self, t: Tensor, *, adjoint: bool) -> Tensor:
+        """(A + iB)t, or its adjoint (Aᵀ − iBᵀ)t, by real convolutions A and B."""
+        kernel = self.kernel
+        first = Convolution(kernel.real if kernel.is_complex() else kernel, self.boundary)
+        A = first.adjoint if adjoint else first
+        along = by_parts(A, t)
+        if not kernel.is_complex():
+            return along
+        second = Convolution(kernel.imag, self.boundary)
+        turned = by_parts(second.adjoint if adjoint else second, t)
+        return along - 1j * turned if adjoint else along + 1j * turned
 
     def _spread(self, images: Tensor) -> Tensor:
         """The adjoint without boundary: every answer adds its filter, and the image grows."""
@@ -138,7 +154,8 @@ class Convolution(Operator):
             proven = Convolution(self.kernel).norm() * math.sqrt(2**axes)
             if like is None:
                 return proven
-            one = like.detach().reshape(-1, *like.shape[-axes - 1 :])[:1]
+            one = real_like(like.detach()) if not self.kernel.is_complex() else like.detach()
+            one = one.reshape(-1, *like.shape[-axes - 1 :])[:1]
             found = lanczos_norm(Convolution(self.kernel.detach(), "mirror"), one, accuracy=0.05)
             return torch.minimum(found, proven)
         exact = self.boundary == "circular" and like is not None
@@ -147,15 +164,19 @@ class Convolution(Operator):
         else:
             shape = tuple(max(_GRID[axes] * (k - 1), 1) for k in self._size)
         spatial = tuple(range(2, 2 + axes))
-        symbol = torch.fft.rfftn(
-            _wrapped(self.kernel.detach().double(), shape), s=shape, dim=spatial
-        )
+        kernel = self.kernel.detach()
+        if kernel.is_complex():
+            symbol = torch.fft.fftn(
+                _wrapped(kernel.to(torch.complex128), shape), s=shape, dim=spatial
+            )
+        else:
+            symbol = torch.fft.rfftn(_wrapped(kernel.double(), shape), s=shape, dim=spatial)
         top = _largest_singular_value(symbol.flatten(2).permute(2, 0, 1))
         if not exact:
             # A trigonometric polynomial of half-degree (k−1)/2 sampled at N points.
             for k, n in zip(self._size, shape, strict=True):
                 top = top / math.cos(math.pi * (k - 1) / 2 / n)
-        return top.to(self.kernel.dtype) * (1 + 8 * torch.finfo(self.kernel.dtype).eps)
+        return top.to(real_dtype(kernel.dtype)) * (1 + 8 * torch.finfo(kernel.dtype).eps)
 
     def absolute(self) -> Operator:
         return Convolution(self.kernel.detach().abs(), self.boundary)

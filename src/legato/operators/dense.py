@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +11,19 @@ from torch import Tensor
 
 from legato._support.checks import is_concrete, may_be_differentiated, require_tensor
 from legato._support.memory import Memory, recall
-from legato._support.tree import Var
+from legato._support.tree import Var, real_dtype
 from legato.errors import InputError
-from legato.operators.base import Operator, lanczos_norm
+from legato.operators.base import Operator, by_parts, lanczos_norm
 
 _EXACT_UP_TO = 512
 """Smaller side of a matrix up to which an eigenvalue decomposition is cheaper than Lanczos."""
+
+_WIDE = {
+    torch.float32: torch.float64,
+    torch.float64: torch.float64,
+    torch.complex64: torch.complex128,
+    torch.complex128: torch.complex128,
+}
 
 _WHOLE_UP_TO = 64
 """Columns up to which a product costs less than putting its halves together."""
@@ -62,14 +70,19 @@ class Dense(Operator):
 
     def adjoint(self, y: Var) -> Var:
         try:
-            return _apply(self.matrix.mT, y)
+            return _apply(self.matrix.mH, y)
         except (RuntimeError, IndexError):
             self._explain(y, self.matrix.shape[-2], "Aᵀy")
             raise
 
     def _explain(self, v: Tensor, size: int, product: str) -> None:
         """Say in words why a product failed (after the fact: checks would cost every step)."""
-        if v.dtype != self.matrix.dtype:
+        if self.matrix.is_complex() and not v.is_complex():
+            raise InputError(
+                f"{product}: the matrix is complex but the vector real. Start at a complex x0, or "
+                "see a real variable as complex first: Dense(A) @ operators.AsComplex()."
+            )
+        if real_dtype(v.dtype) != real_dtype(self.matrix.dtype):
             raise InputError(
                 f"{product}: the matrix is {self.matrix.dtype} but the vector {v.dtype}. Convert "
                 "one of them; legato never mixes precisions silently."
@@ -90,9 +103,9 @@ class Dense(Operator):
             ) from None
 
     def gram(self, weights: Tensor | None = None) -> Tensor:
-        """AᵀWA for a diagonal matrix W of ``weights``, of shape (…, m), or for the identity.
+        """AᴴWA for a diagonal matrix W of ``weights``, of shape (…, m), or for the identity.
 
-        AᵀA is remembered like the norm, unless the matrix itself is to be differentiated.
+        AᴴA is remembered like the norm, unless the matrix itself is to be differentiated.
         """
         A = self.matrix
         if weights is not None and not _are_alike(weights):
@@ -120,11 +133,11 @@ class Dense(Operator):
         size = A.abs().amax((-2, -1), keepdim=True)
         size = torch.where(size > 0, size, torch.ones_like(size))
         A = A / size
-        gram = A @ A.mT if A.shape[-2] <= A.shape[-1] else A.mT @ A
+        gram = A @ A.mH if A.shape[-2] <= A.shape[-1] else A.mH @ A
         # LAPACK refuses what is no number, GPUs do not; here its norm is none either.
         sound = torch.isfinite(gram)
-        values = torch.linalg.eigvalsh(torch.where(sound, gram, 0.0).double())[..., -1]
-        top = values.clamp(min=0).sqrt().to(A.dtype) * size[..., 0, 0]
+        values = torch.linalg.eigvalsh(torch.where(sound, gram, 0.0).to(_WIDE[A.dtype]))[..., -1]
+        top = values.clamp(min=0).sqrt().to(size.dtype) * size[..., 0, 0]
         top = torch.where(sound.all(-1).all(-1), top, torch.nan)
         top = top * (1 + 8 * torch.finfo(A.dtype).eps)  # an upper bound despite rounding
         return top
@@ -134,6 +147,8 @@ class Dense(Operator):
 
 
 def _apply(A: Tensor, x: Tensor) -> Tensor:
+    if x.is_complex() and not A.is_complex():
+        return by_parts(partial(_apply, A), x)
     if A.ndim == 2:
         return A @ x if x.ndim == 1 else x @ A.mT
     # As a row: torch multiplies a batch of matrices by columns several times more slowly on a CPU.
@@ -148,12 +163,12 @@ def _are_alike(weights: Tensor) -> bool:
 
 
 def _symmetric_product(A: Tensor, WA: Tensor) -> Tensor:
-    """AᵀWA for diagonal W: of the two blocks off the diagonal one is computed, one is copied."""
+    """AᴴWA for diagonal W: of the two blocks off the diagonal one is computed, one is copied."""
     n = A.shape[-1]
     if n < _WHOLE_UP_TO:
-        return A.mT @ WA
+        return A.mH @ WA
     half = n // 2
-    first = A[..., :half].mT @ WA[..., :half]
-    second = A[..., half:].mT @ WA
-    top = torch.cat((first, second[..., :half].mT), -1)
+    first = A[..., :half].mH @ WA[..., :half]
+    second = A[..., half:].mH @ WA
+    top = torch.cat((first, second[..., :half].mH), -1)
     return torch.cat((top, second), -2)

@@ -37,7 +37,7 @@ class Diagonal(Operator):
         return entrywise(self, self.entries, x)
 
     def adjoint(self, y: Var) -> Var:
-        return entrywise(self, self.entries, y)
+        return entrywise(self, self.entries.conj(), y)
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
@@ -68,7 +68,9 @@ class Identity(Operator):
         return y
 
     def norm(self, like: Var | None = None) -> Tensor:
-        return torch.tensor(1.0) if like is None else tree.leaves(like)[0].new_ones(())
+        return (
+            torch.tensor(1.0) if like is None else tree.real_like(tree.leaves(like)[0]).new_ones(())
+        )
 
     def absolute(self) -> Operator:
         return self

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from legato._support.checks import require_tensor_or_number
-from legato._support.tree import Var, largest_over
+from legato._support.tree import Var, largest_over, real_like
 from legato.errors import InputError
-from legato.operators.base import Operator, entrywise
+from legato.operators.base import Operator, conjugated, entrywise
 
 Offset = tuple[int, ...]
 
@@ -131,7 +131,7 @@ class Differences(Operator):
                 f"are directions, but y has shape {tuple(y.shape)}."
             )
         if self.weights is not None:
-            y = entrywise(self, self.weights, y)
+            y = entrywise(self, conjugated(self.weights), y)
         parts = torch.unbind(y, dim=-self._axes - 1)
         if len(parts) != len(self._offsets):
             raise InputError(
@@ -152,7 +152,9 @@ class Differences(Operator):
         if isinstance(self.weights, Tensor):
             return bound * largest_over(self.weights.detach().abs(), self._axes + 1)
         scale = 1.0 if self.weights is None else abs(self.weights)
-        return torch.tensor(bound * scale) if like is None else like.new_full((), bound * scale)
+        if like is None:
+            return torch.tensor(bound * scale)
+        return real_like(like).new_full((), bound * scale)
 
     def absolute(self) -> Operator:
         weights = self.weights

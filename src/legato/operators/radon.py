@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import require_whole
-from legato._support.tree import Var
+from legato._support.tree import Var, real_like
 from legato.errors import InputError
-from legato.operators.base import Operator, lanczos_norm
+from legato.operators.base import Operator, by_parts, lanczos_norm
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,7 +63,7 @@ class Radon(Operator):
                 f"Radon of size {self.size} needs images of shape (…, {self.size}, {self.size}), "
                 f"but got {tuple(x.shape)}."
             )
-        return _Projected.apply(x, self)  # type: ignore[no-untyped-call]
+        return by_parts(lambda t: _Projected.apply(t, self), x)  # type: ignore[no-untyped-call]
 
     def adjoint(self, y: Var) -> Var:
         if tuple(y.shape[-2:]) != (len(self.angles), self._rays):
@@ -71,7 +71,7 @@ class Radon(Operator):
                 f"The adjoint of Radon needs sinograms of shape (…, {len(self.angles)}, "
                 f"{self._rays}), one row an angle, but got {tuple(y.shape)}."
             )
-        return _Spread.apply(y, self)  # type: ignore[no-untyped-call]
+        return by_parts(lambda t: _Spread.apply(t, self), y)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
@@ -79,7 +79,7 @@ class Radon(Operator):
             example = torch.zeros(self.size, self.size, dtype=torch.float64)
             self._norms["norm"] = float(lanczos_norm(self, example))
         found = self._norms["norm"]
-        return torch.tensor(found) if like is None else like.new_full((), found)
+        return torch.tensor(found) if like is None else real_like(like).new_full((), found)
 
     def absolute(self) -> Operator:
         return self  # all weights are at least 0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import is_concrete, require_tensor, require_whole
-from legato._support.tree import Var
+from legato._support.tree import Var, real_dtype, real_like
 from legato.errors import InputError
 from legato.operators.base import Operator
 
@@ -27,15 +27,7 @@ class Mask(Operator):
     mask: Tensor
 
     def __post_init__(self) -> None:
-        require_tensor(self.mask, "mask")
-        if self.mask.dtype != torch.bool:
-            known = is_concrete() and not self.mask.is_meta
-            if known and not bool(((self.mask == 0) | (self.mask == 1)).all()):
-                raise InputError(
-                    "A mask holds true and false, or 0 and 1, but this one holds other numbers. "
-                    "Diagonal(weights) multiplies by any."
-                )
-            object.__setattr__(self, "mask", self.mask.detach() != 0)
+        object.__setattr__(self, "mask", as_mask(self.mask))
 
     @property
     def coupled(self) -> tuple[int, int]:
@@ -55,7 +47,7 @@ class Mask(Operator):
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
         seen = self.mask.any()
-        return seen.to(torch.get_default_dtype() if like is None else like.dtype)
+        return seen.to(torch.get_default_dtype() if like is None else real_dtype(like.dtype))
 
     def absolute(self) -> Operator:
         return self
@@ -105,7 +97,7 @@ class Downsample(Operator):
         return y
 
     def norm(self, like: Var | None = None) -> Tensor:
-        return torch.tensor(1.0) if like is None else like.new_ones(())
+        return torch.tensor(1.0) if like is None else real_like(like).new_ones(())
 
     def absolute(self) -> Operator:
         return self
@@ -122,3 +114,17 @@ def require_trailing(dims: tuple[int, ...], name: str) -> None:
 def require_axis(x: Tensor, dim: int, operator: Operator) -> None:
     if x.ndim < -dim:
         raise InputError(f"{operator!r} needs {-dim} axes, but got shape {tuple(x.shape)}.")
+
+
+def as_mask(mask: Tensor) -> Tensor:
+    """A mask of true and false; refused where it holds other numbers than 0 and 1."""
+    require_tensor(mask, "mask")
+    if mask.dtype == torch.bool:
+        return mask
+    known = is_concrete() and not mask.is_meta
+    if known and not bool(((mask == 0) | (mask == 1)).all()):
+        raise InputError(
+            "A mask holds true and false, or 0 and 1, but this one holds other numbers. "
+            "Diagonal(weights) multiplies by any."
+        )
+    return mask.detach() != 0

@@ -9,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from legato._support.tree import Var
+from legato._support.tree import Var, real_like
 from legato.errors import InputError
 from legato.operators.base import Operator
 from legato.operators.differences import Differences
@@ -82,7 +82,7 @@ class SymmetrisedGradient(Operator):
 
     def norm(self, like: Var | None = None) -> Tensor:
         bound = 2 * math.sqrt(len(self.dims))
-        return torch.tensor(bound) if like is None else like.new_full((), bound)
+        return torch.tensor(bound) if like is None else real_like(like).new_full((), bound)
 
 
 def SecondDifferences(dims: tuple[int, ...] = (-2, -1)) -> Operator:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import require_whole
-from legato._support.tree import Var
+from legato._support.tree import Var, real_like
 from legato.errors import InputError, MissingExtraError
 from legato.operators.base import Operator
 from legato.operators.sampling import require_axis, require_trailing
@@ -102,7 +102,7 @@ class Wavelet(Operator):
         return torch.stack(halves, dim).flatten(dim - 1, dim)
 
     def norm(self, like: Var | None = None) -> Tensor:
-        return torch.tensor(1.0) if like is None else like.new_ones(())
+        return torch.tensor(1.0) if like is None else real_like(like).new_ones(())
 
 
 def _pairs(taps: Sequence[float]) -> list[tuple[float, float]]:

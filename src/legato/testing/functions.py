@@ -94,8 +94,8 @@ def convexity(f: Function, x: Var, seed: int = 0) -> Measured:
 
 def bounds(f: Function, x: Var, seed: int = 0) -> Measured:
     """lo ≤ x ≤ hi where f is finite."""
-    if isinstance(x, tuple):
-        return skip("bounds", "for single tensors only")
+    if isinstance(x, tuple) or x.is_complex():
+        return skip("bounds", "for single real tensors only")
     (lo, hi), points = f.bounds(), list(domain_points(f, x, 10, seed))
     beyond = [as_number(side.amax()) for z in points for side in (lo - z, z - hi)]
     return hold("bounds", beyond, 1e-7, "bounds() is narrower than the domain.")

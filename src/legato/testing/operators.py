@@ -85,14 +85,18 @@ def true_norm(K: Operator, x: Var) -> Tensor:
 
 @torch.no_grad()
 def written_out(K: Operator, x: Var) -> Tensor:
-    """The matrix of K, one for each element of a batch: unit vectors go into all at once."""
+    """The matrix of K, one for each element of a batch: unit vectors go into all at once.
+
+    Of complex numbers it has a row, or a column, for each of their two parts.
+    """
     batch = 0 if K.coupled is None or isinstance(x, tuple) else max(0, x.ndim - K.coupled[0])
     inner = tree_map(lambda t: t[(0,) * batch], x)
     columns = []
-    for unit in torch.eye(tree.flatten(inner).numel()).to(tree.leaves(x)[0]):
+    numbers = tree.flatten(inner)
+    for unit in torch.eye(numbers.numel()).to(numbers):
         e = tree.unflatten(inner, unit)
         image = K(tree_map(lambda s, t: s.expand(t.shape).clone(), e, x))
-        parts = [t.reshape(*t.shape[:batch], -1) for t in tree.leaves(image)]
+        parts = [tree.as_real(t).reshape(*t.shape[:batch], -1) for t in tree.leaves(image)]
         columns.append(torch.cat(parts, -1))
     return torch.stack(columns, -1)
 
@@ -111,6 +115,11 @@ def absolute_bound(K: Operator, x: Var, seed: int = 0) -> Measured:
     except InputError:
         return skip(law, "absolute() is not defined; preconditioning needs it")
     entries = written_out(K, x).abs()
+    kinds = {t.is_complex() for part in (x, K(x)) for t in tree.leaves(part)}
+    if len(kinds) > 1:
+        return skip(law, "it maps between real and complex numbers")
+    if True in kinds:  # moduli of entries are 2 × 2 blocks here
+        entries, above = (m[..., ::2].unflatten(-2, (-1, 2)).norm(dim=-2) for m in (entries, above))
     short = (entries - above).amax() / entries.amax().clamp(min=1e-30)
     return hold(law, [short], _rounding(x), "Look at absolute().")
 
@@ -119,7 +128,7 @@ def derivatives(K: Operator, x: Var, seed: int = 0) -> Measured:
     """Kx and K*y have the right derivatives in every tensor that K holds."""
     law = "derivatives in its tensors"
     K, held = replica(K)
-    if not held or any(t.dtype != torch.float64 for t in held):
+    if not held or any(tree.real_dtype(t.dtype) != torch.float64 for t in held):
         return skip(law, "it holds no tensors" if not held else "pass float64 tensors")
     x = normal(x, seed)
     y = normal(tree.detach(K(x)), seed + 1)

@@ -20,14 +20,19 @@ H = 1e-6
 
 
 def require_double(x: Var) -> None:
-    if any(t.dtype != torch.float64 for t in tree.leaves(x)):
+    if any(tree.real_dtype(t.dtype) != torch.float64 for t in tree.leaves(x)):
         raise InputError("Laws are measured in float64: pass a float64 point, e.g. x.double().")
 
 
 def normal(like: Var, seed: int) -> Var:
     """Standard normal numbers in the shape of ``like``."""
     generator = torch.Generator().manual_seed(seed)
-    return tree_map(lambda t: torch.randn(t.shape, generator=generator).to(t), like)
+    return tree_map(lambda t: _randn(t, generator), like)
+
+
+def _randn(t: Tensor, generator: torch.Generator) -> Tensor:
+    kind = torch.complex64 if t.is_complex() else torch.float32
+    return torch.randn(t.shape, generator=generator, dtype=kind).to(t)
 
 
 def moved(x: Var, size: float, direction: Var) -> Var:
@@ -66,7 +71,9 @@ def replica(thing: Any) -> tuple[Any, list[Tensor]]:
     for held in held_tensors(thing):
         if id(held.tensor) not in fresh:
             copied = held.tensor.detach().clone()
-            fresh[id(held.tensor)] = copied.requires_grad_(copied.is_floating_point())
+            fresh[id(held.tensor)] = copied.requires_grad_(
+                copied.is_floating_point() or copied.is_complex()
+            )
     found = [t for t in fresh.values() if t.requires_grad]
     return copy.deepcopy(thing, fresh), found
 
@@ -104,7 +111,7 @@ def slope_errors(
                     ends.append(float(tree.inner(weights, function())))
                 tensor.copy_(original)
             expected = (ends[0] - ends[1]) / (2 * H)
-            error = abs(expected - float((gradient * direction).sum())) - noise
+            error = abs(expected - float(tree.product(gradient, direction).sum())) - noise
             scale = max(abs(expected), float(gradient.norm() * direction.norm()))
             errors.append(error / scale if scale > 0 else error)
     return errors

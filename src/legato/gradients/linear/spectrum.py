@@ -107,5 +107,6 @@ def random_vector(like: Tensor, seed: int = 0) -> Tensor:
     """
     generator = torch.Generator().manual_seed(seed)
     # On the CPU, whatever the default device: the same numbers everywhere.
-    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu")
+    kind = torch.complex128 if like.is_complex() else torch.float64
+    drawn = torch.randn(like.shape, generator=generator, dtype=kind, device="cpu")
     return drawn.to(like)
