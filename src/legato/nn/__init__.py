@@ -18,6 +18,16 @@ from legato.nn.programs import (
     QuadraticProgram,
     Ridge,
 )
+from legato.nn.reconstruction import (
+    TV,
+    ConvexRidges,
+    ConvexSpline,
+    Filters,
+    Reconstruction,
+    ReconstructionOutput,
+    Weight,
+    WeightMap,
+)
 from legato.nn.segmentation import (
     ContrastWeights,
     FineFeatures,
@@ -32,9 +42,13 @@ from legato.nn.total_variation import TotalVariation, TotalVariationOutput
 
 __all__ = [
     "LPGD",
+    "TV",
     "AnalysisDenoiser",
     "AnalysisDenoiserOutput",
     "ContrastWeights",
+    "ConvexRidges",
+    "ConvexSpline",
+    "Filters",
     "FineFeatures",
     "GlobalLayer",
     "LearnedEdges",
@@ -50,6 +64,8 @@ __all__ = [
     "ProgramOutput",
     "ProgramStatus",
     "QuadraticProgram",
+    "Reconstruction",
+    "ReconstructionOutput",
     "Ridge",
     "Scale",
     "SimplexLeastSquares",
@@ -59,5 +75,7 @@ __all__ = [
     "TotalVariation",
     "TotalVariationOutput",
     "UniformWeights",
+    "Weight",
+    "WeightMap",
     "noise_level",
 ]

@@ -32,6 +32,7 @@ from legato.functions import Box, SquaredDistance
 from legato.geometry import Euclidean, Interval
 from legato.gradients import GradientStrategy
 from legato.nn._solve import LayerOutput, SolverLayer
+from legato.nn.filter_bank import dct_basis, first_coefficients
 from legato.nn.noise import noise_level
 from legato.operators import Convolution
 from legato.problems import Saddle
@@ -119,7 +120,7 @@ class AnalysisDenoiser(SolverLayer):
         require_positive(balance, "balance")
         self.size, self.channels = size, channels
         self.conditioned, self.interval, self.balance = conditioned, interval, balance
-        self.coefficients = nn.Parameter(_first_coefficients(filters, channels, size))
+        self.coefficients = nn.Parameter(first_coefficients(filters, channels, size))
         self.log_weights = nn.Parameter(torch.full((filters,), math.log(weight)))
         self.powers = nn.Parameter(torch.ones(filters)) if conditioned else None
         self._memory: Memory = {}
@@ -127,7 +128,7 @@ class AnalysisDenoiser(SolverLayer):
     @property
     def basis(self) -> Tensor:
         """The DCT basis without its constant, (size² − 1, size, size)."""
-        return _dct_basis(self.size, self.coefficients)
+        return dct_basis(self.size, self.coefficients)
 
     @property
     def filters(self) -> Tensor:
@@ -279,40 +280,6 @@ class AnalysisDenoiser(SolverLayer):
         except (TypeError, KeyError, RuntimeError, InputError) as error:
             raise CheckpointError(f"The denoiser {path} is damaged ({error}).") from error
         return denoiser
-
-
-def _dct_basis(size: int, like: Tensor) -> Tensor:
-    """The orthonormal DCT-II basis without its constant, (size² − 1, size, size).
-
-    Made anew in every call: a buffer would stay in 24 bits after ``.float().double()``, and a
-    tensor kept from ``torch.inference_mode()`` could not be trained with.
-    """
-    exact = like.dtype if like.device.type == "mps" else torch.float64
-    n = torch.arange(size, dtype=exact, device=like.device)
-    lines = torch.cos(math.pi / size * n[:, None] * (n[None] + 0.5)) * math.sqrt(2 / size)
-    lines[0] /= math.sqrt(2)
-    products = torch.einsum("ai,bj->abij", lines, lines).reshape(-1, size, size)[1:]
-    # Rounding leaves a mean of 1e-17; filters must answer exactly 0 to a constant.
-    return (products - products.mean((1, 2), keepdim=True)).to(like.dtype)
-
-
-def _first_coefficients(filters: int, channels: int, size: int) -> Tensor:
-    """The basis itself, channel frequency by channel frequency; further filters are random."""
-    n = torch.arange(channels, dtype=torch.float64)
-    colours = torch.cos(math.pi / channels * n[:, None] * (n[None] + 0.5))
-    colours /= colours.norm(dim=1, keepdim=True)
-    count = size * size - 1
-    eye = torch.eye(count, dtype=torch.float64)
-    whole = torch.einsum("fc,kb->fkcb", colours, eye).reshape(channels * count, channels, count)
-    extra = filters - len(whole)
-    if extra <= 0:
-        return whole[:filters].to(torch.get_default_dtype())
-    generator = torch.Generator().manual_seed(0)
-    random = torch.randn(
-        extra, channels, count, generator=generator, dtype=torch.float64, device="cpu"
-    )
-    random = random / random.flatten(1).norm(dim=1)[:, None, None]
-    return torch.cat((whole, random.to(whole))).to(torch.get_default_dtype())
 
 
 def _safetensors() -> tuple[Any, Any]:

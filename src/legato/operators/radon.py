@@ -84,6 +84,18 @@ class Radon(Operator):
     def absolute(self) -> Operator:
         return self  # all weights are at least 0
 
+    @torch.no_grad()
+    def matrix(
+        self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """K as a dense matrix, of shape (angles · detectors, size²), for pictures seen often."""
+        like = torch.empty(0, dtype=dtype, device=device)
+        found = like.new_zeros(len(self.angles), self._rays, self.size * self.size)
+        for number, angle in enumerate(self.angles):
+            for pixel, weight in self._corners(angle, like):
+                found[number].scatter_add_(1, pixel, weight)
+        return found.flatten(0, 1)
+
     # --- rays, one angle after the other, so that no index is kept --------------------------------
 
     def _corners(self, angle: float, like: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -1,0 +1,284 @@
+"""Images from what an operator saw of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from legato._support.checks import describe, require_finite, require_positive
+from legato._support.lazy import lazy
+from legato._support.precision import full_precision, out_of_autocast
+from legato._support.tree import Var, inner
+from legato.algorithms import Algorithm, ForwardBackward, PrimalDual
+from legato.energy import split
+from legato.errors import InputError
+from legato.functions import Box, Composed, Function, SquaredDistance, SquaredNorm
+from legato.functions.algebra import terms_of
+from legato.gradients import GradientStrategy
+from legato.nn._solve import LayerOutput, SolverLayer
+from legato.nn.reconstruction.bounds import gap, least_singular_value
+from legato.nn.reconstruction.spectral import SpectralLeastSquares
+from legato.operators import Blur, Operator, as_operator
+from legato.problems import Saddle
+
+_FIRST = 10
+"""Iterations of conjugate gradients behind a first image: before noise is fitted."""
+
+
+@dataclass
+class ReconstructionOutput(LayerOutput):
+    """What :meth:`Reconstruction.solve` returns.
+
+    Attributes:
+        first: the image that the solve started from, and that weights were read off.
+        fit, operator, ridge: the data term D, A, and the ridge of the energy.
+
+    >>> layer = Reconstruction(lg.Identity(), TV(0.1), box=(0, 1), iterations=300)
+    >>> record = layer.solve(torch.rand(1, 1, 8, 8))
+    >>> bool(record.gap < 1e-3), bool(record.error < 0.05)
+    (True, True)
+    """
+
+    first: Tensor
+    fit: Function
+    operator: Operator
+    ridge: float
+
+    @lazy
+    def modulus(self) -> float:
+        """m: minus m/2‖·‖² the energy is still convex, without asking R for any; 0: unknown."""
+        return self._curvature + self.ridge
+
+    @lazy
+    def _curvature(self) -> float:
+        """Of the data term."""
+        if not isinstance(self.fit, SquaredDistance):
+            return 0.0
+        weight = float(torch.as_tensor(self.fit.weight).detach().amin())
+        return weight * least_singular_value(self.operator, self.first) ** 2
+
+    @lazy
+    def gap(self) -> Tensor:
+        """By at most this the energy of each image is above its minimum.
+
+        Finite where the layer has a ``box`` or a ``ridge``, or the data term is strongly convex.
+        """
+        y = None if self.y is None else _detached(self.y)
+        terms = terms_of(self.problem.smooth)
+        seen = any(isinstance(t, Composed) and t.operator is self.operator for t in terms)
+        curvature = self._curvature if seen else 0.0  # else it is counted among the other terms
+        return gap(self.problem, self.x.detach(), y, curvature).clamp(min=0)
+
+    @lazy
+    def error(self) -> Tensor:
+        """‖x − x*‖ ≤ √(2 gap/m) for each image; infinite where m is unknown."""
+        if self.modulus == 0:
+            return torch.full_like(self.gap, torch.inf)
+        return (2 * self.gap / self.modulus).sqrt()
+
+
+class Reconstruction(SolverLayer):
+    r"""An image from what a linear operator saw of it, by a data term and a learned regulariser.
+
+    .. math:: x = \arg\min_x\; D(Ax, y) + R_θ(x)
+
+    The derivative is that of ``gradient``: ``Unroll()`` for that of the iterations, whose number is
+    then part of the model, ``Implicit()`` and its kin for that of the solution, with a memory that
+    does not grow with the iterations. Steps are derived from norms, detached.
+
+    Args:
+        operator (Operator or Tensor): A, such as :class:`~legato.Blur`, :class:`~legato.Radon`,
+            :class:`~legato.Mask` or a matrix. Batches are leading axes.
+        regulariser (Module): from a first image to the term R: :class:`TV`, :class:`Filters`,
+            :class:`ConvexRidges`, or a module of your own that returns a function.
+        data: from y to D, a convex function of Ax: ``SquaredDistance``, ``KullbackLeibler``, or
+            ``lambda y: lg.L2Ball(delta, dim).shifted(y)``. Default: ``SquaredDistance``
+        box (pair of floats, optional): lo ≤ x ≤ hi is asked for. Default: None
+        ridge (float): adds ridge/2‖x‖², which makes the solution unique. Default: 0.0
+        first: from y to a first image, where the solve starts and which weights are read off.
+            Default: None, ten conjugate gradients of the normal equations
+        iterations (int): Default: 100
+        tol (float, optional): stop once the residual is at most this; a warning says where
+            ``iterations`` do not reach it. Default: None, all iterations
+        balance (float): the ratio of primal to dual steps of the primal–dual method. Default: 100.0
+        algorithm (Algorithm, optional): instead of ``PrimalDual(balance=…)`` or, where everything
+            is smooth but for the box, ``ForwardBackward()``. Default: None
+        gradient (GradientStrategy, optional): how to differentiate. Default: ``Unroll()``
+
+    Shape:
+        - y: what A gives for images, (B, 1, …)
+        - output: x, what A takes, (B, 1, H, W)
+
+    Returns:
+        Tensor: the images x.
+
+    Reference: Scherzer et al. (2009), *Variational Methods in Imaging*; Kunisch and Pock (2013).
+
+    >>> blur = lg.Blur(torch.full((3, 3), 1 / 9))
+    >>> layer = Reconstruction(blur, TV(0.01), iterations=50)
+    >>> truth = torch.zeros(1, 1, 16, 16)
+    >>> truth[..., 4:12, 4:12] = 1
+    >>> x = layer(blur(truth))
+    >>> bool((x - truth).norm() < 0.5 * (blur(truth) - truth).norm())
+    True
+    >>> (x - truth).square().sum().backward()
+    >>> layer.regulariser.weight.log.grad.shape
+    torch.Size([])
+    """
+
+    def __init__(
+        self,
+        operator: Operator | Tensor,
+        regulariser: nn.Module,
+        *,
+        data: Callable[[Tensor], Function] = SquaredDistance,
+        box: tuple[float, float] | None = None,
+        ridge: float = 0.0,
+        first: Callable[[Tensor], Tensor] | None = None,
+        iterations: int = 100,
+        tol: float | None = None,
+        balance: float = 100.0,
+        algorithm: Algorithm[Any, Any] | None = None,
+        gradient: GradientStrategy | None = None,
+    ) -> None:
+        super().__init__(iterations, tol, gradient)
+        if not isinstance(regulariser, nn.Module):
+            raise InputError(
+                f"regulariser must be a module such as TV(), not {type(regulariser).__name__}: it "
+                "is called with a first image and returns a term."
+            )
+        if box is not None:
+            Box(*box)  # which refuses what is none
+        if not 0 <= ridge < math.inf:
+            raise InputError(f"ridge must be at least 0 and finite, not {ridge!r}.")
+        require_positive(balance, "balance")
+        self.operator = as_operator(operator)
+        self.regulariser = regulariser
+        self.data, self.box, self.ridge, self.first = data, box, float(ridge), first
+        self.balance, self.algorithm = balance, algorithm
+
+    def extra_repr(self) -> str:
+        return f"operator={self.operator!r}, box={self.box}, ridge={self.ridge}, {self._settings()}"
+
+    def forward(self, y: Tensor) -> Tensor:
+        """Reconstruct images.
+
+        Args:
+            y (Tensor): what the operator saw of them.
+
+        Returns:
+            Tensor: x.
+        """
+        return self.solve(y).x
+
+    def solve(self, y: Tensor, x0: Any = None, inner: Any = None) -> ReconstructionOutput:
+        """The full record.
+
+        Args:
+            y (Tensor): as of :meth:`forward`.
+            x0: where to start: an image, or an earlier solution's state. Default: the first image
+            inner (InnerSolver, optional): that of a loss in :func:`legato.fit`, which then solves
+                from its last solution and as exactly as its progress asks for. Default: None
+
+        Returns:
+            ReconstructionOutput: x, gap, error, solution, problem, first.
+        """
+        y = out_of_autocast(y)
+        with full_precision():
+            self._require_data(y)
+            first = self.first_image(y)
+            term = self.regulariser(out_of_autocast(first))
+            if not isinstance(term, Function):
+                raise InputError(
+                    f"{type(self.regulariser).__name__} returned a {type(term).__name__}; a "
+                    "regulariser returns a term of the image, such as L1(w) @ Differences()."
+                )
+            fit = self.data(y)
+            problem = split(self._energy(fit, term))
+            algorithm = self._algorithm_for(problem)
+            start = first if x0 is None else x0
+            if inner is None:
+                done = self._solve(problem, algorithm, start)
+            else:
+                done = inner.solve(
+                    problem, algorithm, start, gradient=self.gradient, stop=self.stop
+                )
+            return ReconstructionOutput(problem, done, first, fit, self.operator, self.ridge)
+
+    def first_image(self, y: Tensor) -> Tensor:
+        """Where a solve starts, and what weights are read off."""
+        return least_squares(self.operator, y, _FIRST) if self.first is None else self.first(y)
+
+    def _energy(self, fit: Function, term: Function) -> Function:
+        energy = self._behind_operator(fit) + term
+        if self.ridge > 0:
+            energy = energy + SquaredNorm(self.ridge)
+        return energy if self.box is None else energy + Box(*self.box)
+
+    def _behind_operator(self, fit: Function) -> Function:
+        """D(Ax): with a prox where Fourier transforms give one and no box wants it for itself."""
+        A = self.operator
+        if (
+            self.box is None
+            and isinstance(A, Blur)
+            and A.boundary == "circular"
+            and isinstance(fit, SquaredDistance)
+            and isinstance(fit.weight, float)
+            and fit.weight == 1.0
+        ):
+            return SpectralLeastSquares(A, fit.y)
+        return fit @ A
+
+    def _algorithm_for(self, problem: Any) -> Algorithm[Any, Any]:
+        if self.algorithm is not None:
+            return self.algorithm
+        if isinstance(problem, Saddle):
+            return PrimalDual(balance=self.balance)
+        return ForwardBackward()
+
+    def _require_data(self, y: Any) -> None:
+        if not isinstance(y, Tensor):
+            raise InputError(f"y must be a tensor, what the operator saw, not {describe(y)}.")
+        if not (y.is_floating_point() or y.is_complex()):
+            raise InputError(f"y is {y.dtype}; the solver computes with real or complex numbers. "
+                             "Call .float() on it.")  # fmt: skip
+        if y.numel() == 0:
+            raise InputError(f"y of shape {tuple(y.shape)} is empty: nothing to reconstruct.")
+        require_finite(y, "y")
+
+
+def least_squares(operator: Operator, y: Tensor, iterations: int) -> Tensor:
+    r"""Some conjugate gradients for the normal equations, from zero: few of them regularise.
+
+    .. math:: A^*A x = A^*y
+
+    Reference: Hanke (1995), *Conjugate Gradient Type Methods for Ill-Posed Problems*.
+    """
+    r = operator.adjoint(y)
+    batch = 0 if operator.coupled is None else max(0, r.ndim - operator.coupled[0])
+    x, p, size = torch.zeros_like(r), r, _spread(inner(r, r, batch), r)
+    for _ in range(iterations):
+        image = operator(p)
+        seen = image.ndim - (image.ndim if operator.coupled is None else operator.coupled[1])
+        curvature = _spread(inner(image, image, seen), r)
+        # Where nothing is left to explain, steps are 0/0 and nothing moves.
+        step = torch.where(curvature > 0, size / torch.where(curvature > 0, curvature, 1.0), 0.0)
+        x = x + step * p
+        r = r - step * operator.adjoint(image)
+        now = _spread(inner(r, r, batch), r)
+        p = r + torch.where(size > 0, now / torch.where(size > 0, size, 1.0), 0.0) * p
+        size = now
+    return x
+
+
+def _spread(number: Tensor, like: Tensor) -> Tensor:
+    return number.reshape(*number.shape, *(1,) * (like.ndim - number.ndim))
+
+
+def _detached(y: Var) -> Var:
+    return tuple(_detached(t) for t in y) if isinstance(y, tuple) else y.detach()

@@ -1,0 +1,1 @@
+"""Learned regularisers behind operators: deblurring and tomography, from one number to filters."""
