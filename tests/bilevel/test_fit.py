@@ -485,3 +485,17 @@ def test_errors_of_the_loss_are_bounded_a_posteriori():
             value.backward()
         true = abs(float(value.detach()) - exact)
         assert true <= inner.error() <= 1e4 * true
+
+
+def test_a_saddle_whose_dual_the_loss_ignores():
+    """Its fixed-point gradient has a cotangent of x alone."""
+    weight = torch.tensor(-1.0, dtype=torch.float64, requires_grad=True)
+    noisy = torch.tensor([0.1, -0.1, 1.1, 0.9], dtype=torch.float64)
+    clean = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+
+    def loss(inner):
+        energy = lg.SquaredDistance(noisy) + lg.L1(weight.exp()) @ lg.Differences((-1,))
+        return (inner.solve(energy, gradient=lg.Implicit()).x - clean).square().sum()
+
+    found = lg.fit(loss, [weight], lg.optim.IPiano, steps=8)
+    assert found.history.losses[-1] < 0.5 * found.history.losses[0]

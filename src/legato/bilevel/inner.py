@@ -197,8 +197,9 @@ def _watch(solution: Solution) -> list[float]:
     """A list that receives the norms of ∇_x L (and ∇_y L) when backward passes."""
     norms: list[float] = []
 
-    def note(cotangent: Tensor) -> None:
-        norms.append(float(torch.linalg.vector_norm(cotangent.detach())))
+    def note(cotangent: Tensor | None) -> None:
+        if cotangent is not None:  # of a dual variable that the loss does not look at, it may be
+            norms.append(float(torch.linalg.vector_norm(cotangent.detach())))
 
     parts = tree.leaves(solution.x)
     if solution.y is not None:

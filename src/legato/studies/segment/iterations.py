@@ -70,7 +70,7 @@ def run_iterations(
     samples = alike(data, settings.images)
     points, times = [], []
     for average, count in product(settings.averages, settings.counts):
-        found, milliseconds = _train(settings, count, average, data.class_names, samples, device)
+        found, milliseconds = train_row(settings, count, average, data.class_names, samples, device)
         points += [asdict(point) for point in found]
         times.append({"iterations": count, "average": average, "milliseconds": milliseconds})
         loss, accuracy = (statistics.fmean(getattr(p, k) for p in found) for k in _SHOWN)
@@ -185,7 +185,7 @@ class _UpToPotts(nn.Module):
         return self.model.layer.costs_and_weights(logits, image, features)
 
 
-def _train(
+def train_row(
     settings: IterationSettings,
     count: int,
     average: bool,
