@@ -498,4 +498,4 @@ def test_a_saddle_whose_dual_the_loss_ignores():
         return (inner.solve(energy, gradient=lg.Implicit()).x - clean).square().sum()
 
     found = lg.fit(loss, [weight], lg.optim.IPiano, steps=8)
-    assert found.history.losses[-1] < 0.5 * found.history.losses[0]
+    assert found.history.loss[-1] < 0.5 * found.history.loss[0]

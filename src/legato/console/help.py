@@ -6,8 +6,10 @@ from typing import Any
 
 _VALUES = {
     "int": "N",
+    "integer": "N",
     "float": "NUMBER",
     "str": "TEXT",
+    "text": "TEXT",
     "path": "PATH",
     "Path": "PATH",
     "file": "FILE",
@@ -36,6 +38,8 @@ def _nothing(ctx: Any) -> None:
 def _value(parameter: Any, context: Any) -> str | None:
     if getattr(parameter, "is_flag", False):
         return ""
-    kind = parameter.display_type(context).strip("<>").removesuffix(" range")
+    shown = getattr(parameter, "display_type", None)  # older Typers name the type alone
+    kind = parameter.type.name if shown is None else shown(context)
+    kind = kind.strip("<>").removesuffix(" range")
     kind = kind.removeprefix("list[").removesuffix("]")
     return _VALUES.get(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy
@@ -95,6 +95,37 @@ def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
                 axes.xaxis.set_major_formatter(ScalarFormatter())
                 axes.xaxis.set_minor_locator(NullLocator())
         figure.axes[0].legend()
+
+
+def iterations_table(results: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows: loss and accuracy for each number of inner iterations, and the time.
+
+    Where a run was cut short, its rows are means without their seeds.
+    """
+    seen = [*results["points"], *results.get("cut_short", ())]
+    rows = []
+    for count in sorted({p["iterations"] for p in seen}):
+        cells = [str(count)]
+        for average in (False, True):
+            where = (average, count)
+            some, means = (
+                [p for p in part if (p["average"], p["iterations"]) == where]
+                for part in (results["points"], results.get("cut_short", ()))
+            )
+            for key, digits in (("loss", 4), ("accuracy", 2)):
+                values = [p[key] for p in some]
+                if len(values) > 1:
+                    cells.append(f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}")
+                else:
+                    known = values or [p[key] for p in means]
+                    cells.append(f"{known[0]:.{digits}f}" if known else "–")
+        times = [
+            t["milliseconds"] for t in results.get("times", ())
+            if (t["average"], t["iterations"]) == (False, count)
+        ]  # fmt: skip
+        rows.append((*cells, f"{times[0]:.1f}" if times else "–"))
+    head = ("inner iterations", "last: loss", "accuracy", "average: loss", "accuracy", "ms")
+    return head, rows
 
 
 def overlay(
