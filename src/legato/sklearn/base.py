@@ -20,7 +20,7 @@ from legato.sklearn.criterion import Criterion, Fold, ValidationRows, held_out, 
 from legato.sklearn.design import Design
 from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, LinearLoss, LowerLevel
 from legato.sklearn.penalties import Groups, Indices, Penalties, Vector
-from legato.sklearn.search import CurveSearch, OuterPath, descend, log_grid
+from legato.sklearn.search import CurveSearch, OuterPath, Prior, descend, log_grid
 
 GRID_SPACING = 1.2
 """The factor between the penalties of the first walk, at most."""
@@ -78,6 +78,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     groups: Any = None
     cv: Any = 5
     early_stopping: float | None = None
+    prior: float | None = None
     alpha_init: Any = None
     alpha_min_ratio: float = 1e-3
     max_iter: int = 100
@@ -216,8 +217,19 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             highest=highest,
             steps=int(self.max_iter),
             tol=float(self.tol),
+            prior=self._prior(criterion, theta),
         )
         return path.theta[path.chosen]
+
+    def _prior(self, criterion: Criterion, theta: Vector) -> Prior:
+        strength = np.zeros(len(theta))
+        if self.prior is not None:
+            # A unit of the log likelihood of squares is a mean loss of twice the variance.
+            squares = criterion.folds[0].level.loss.quadratic
+            unit = 2 * criterion(theta)[0] if squares else 1.0
+            rows = sum(len(fold.held.y) for fold in criterion.folds)
+            strength[: criterion.penalties.count] = unit / (2 * rows * float(self.prior) ** 2)
+        return Prior(theta.copy(), strength)
 
     def _walk(
         self,

@@ -198,6 +198,26 @@ def log_grid(largest: float, ratio: float, spacing: float) -> list[float]:
 
 # --- many penalties -------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class Prior:
+    r"""A normal distribution of the log penalties around one of them, in units of a mean loss.
+
+    .. math:: \text{prior}(θ) = \frac{u}{2 n s^2} \sum_k (θ_k − θ^0_k)^2
+
+    With u the mean loss that one unit of the log likelihood is worth, C + prior is, up to
+    constants, minus the log of a posterior density over n. ``strength`` is u/(2ns²), one a
+    variable; 0 is no prior. Reference: MacKay (1992), *Bayesian interpolation*.
+    """
+
+    centre: Vector
+    strength: Vector
+
+    def __call__(self, theta: Vector) -> tuple[float, Vector]:
+        away = theta - self.centre
+        return float(self.strength @ away**2), 2 * self.strength * away
+
+
 PATIENCE = 5
 """Steps without a lower loss on the rows for early stopping after which an outer loop ends."""
 
@@ -211,10 +231,11 @@ def descend(
     highest: Vector,
     steps: int,
     tol: float,
+    prior: Prior,
 ) -> None:
     r"""Minimise the criterion over θ by iPiano within a box, and write every step to the path.
 
-    .. math:: \min_θ\, C(θ) \quad\text{with}\quad
+    .. math:: \min_θ\, C(θ) + \text{prior}(θ) \quad\text{with}\quad
               \log α_{\min} ≤ θ_k ≤ \log α_{\max}
 
     Inertia helps on long valleys, the box keeps every penalty in the range in which the lower level
@@ -227,7 +248,8 @@ def descend(
 
     def loss(inner: InnerSolver) -> torch.Tensor:
         value, gradient, _ = criterion(variable.detach().numpy())
-        slope = torch.from_numpy(gradient)
+        more, its_slope = prior(variable.detach().numpy())
+        value, slope = value + more, torch.from_numpy(gradient + its_slope)
         return value + (slope * (variable - variable.detach())).sum()
 
     def until(history: History) -> str | None:
@@ -269,9 +291,7 @@ def descend(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
     own = slice(first, None)
-    scores = (
-        path.loss[own]
-        if np.isnan(path.early_stopping_loss[own]).any()
-        else path.early_stopping_loss[own]
-    )
+    scores = path.early_stopping_loss[own]
+    if np.isnan(scores).any():
+        scores = path.loss[own] + [prior(theta)[0] for theta in path.theta[own]]
     path.chosen = first + int(np.argmin(scores))
