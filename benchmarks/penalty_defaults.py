@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 import numpy as np
@@ -139,23 +140,30 @@ def rows_of(name: str, kind: Any, data: Data, splits: int) -> list[dict[str, Any
     return rows
 
 
-def main() -> None:
-    parser = arguments(__doc__ or "", "out/penalty_defaults.json")
-    parser.add_argument("--splits", type=int, default=4)
-    parser.add_argument("--only", choices=("regression", "classification"))
-    given = parser.parse_args()
+def part(kind: str, name: str, splits: int) -> list[dict[str, Any]]:
+    """All methods on one data set, on one thread."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = []
     with threadpool_limits(1):
-        for kind, problems in ((LassoBilevel, REGRESSIONS), (LogisticBilevel, CLASSIFICATIONS)):
-            name_of_kind = "regression" if kind is LassoBilevel else "classification"
-            if given.only not in (None, name_of_kind):
-                continue
-            for name, make in problems.items():
-                rows += rows_of(name, kind, make(), given.splits)
-                out = {"scikit_learn": sklearn.__version__, "splits": given.splits, "rows": rows}
-                record(given.out, out)
+        if kind == "regression":
+            return rows_of(name, LassoBilevel, REGRESSIONS[name](), splits)
+        return rows_of(name, LogisticBilevel, CLASSIFICATIONS[name](), splits)
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "", "out/penalty_defaults.json")
+    parser.add_argument("--splits", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=2, help="data sets at a time")
+    given = parser.parse_args()
+    parts = [("regression", name) for name in REGRESSIONS]
+    parts += [("classification", name) for name in CLASSIFICATIONS]
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(given.jobs) as pool:
+        running = [pool.submit(part, kind, name, given.splits) for kind, name in parts]
+        for done in as_completed(running):
+            rows += done.result()
+            out = {"scikit_learn": sklearn.__version__, "splits": given.splits, "rows": rows}
+            record(given.out, out)
 
 
 if __name__ == "__main__":

@@ -113,6 +113,21 @@ def test_optimality_of_a_wide_lasso_and_its_small_systems():
     assert bool((slope[~active].abs() <= weight).all())
 
 
+@pytest.mark.parametrize(
+    "penalty", [lg.L1(0.4), lg.L1(0.4) + lg.SquaredNorm(0.1), lg.Box(-0.05, 0.1), lg.NonNegative()]
+)
+def test_working_sets_end_at_the_solution_of_all_entries(penalty):
+    matrix = randn(50, 300, seed=17)
+    problem = lg.Composite(lg.Logistic(matrix, torch.sign(matrix[:, 0] + 0.5)), penalty)
+    ridge = lg.Composite(lg.LeastSquares(matrix, randn(50, seed=18)), penalty + lg.SquaredNorm(1.0))
+    for each in (problem, ridge) if isinstance(penalty, lg.L1) else (ridge,):
+        found = solved(each)
+        x, tau = found.x, 1 / each.smooth.lipschitz()
+        assert bool(found.converged)
+        again = each.nonsmooth.prox(x - tau * each.smooth.grad(x), tau)
+        torch.testing.assert_close(again, x, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("make", [
     lambda d: lasso(torch.tensor([[0.5], [1e-3], [1e4]]).double(), A, d),
     lambda d: lg.Composite(lg.LeastSquares(A, d), lg.Simplex()),

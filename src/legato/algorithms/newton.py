@@ -9,7 +9,6 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.tree import Var
-from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm, is_euclidean
 from legato.algorithms.forward_backward import ForwardBackward, MirrorState
 from legato.algorithms.primal_dual import MirrorPair, PrimalDual
@@ -100,7 +99,7 @@ class Newton(Algorithm[Any, Any]):
                 raise InputError("A Saddle problem needs Newton(base=PrimalDual(…)), or base=None.")
             if base is not None and base.average:
                 raise InputError("Averages are no fixed points: use PrimalDual without average.")
-            return Semismooth(PrimalDual() if base is None else base)
+            return Semismooth(base)
         if not isinstance(problem, Composite):
             raise InputError(
                 f"Newton solves Composite and Saddle problems, not {type(problem).__name__}."
@@ -109,9 +108,6 @@ class Newton(Algorithm[Any, Any]):
             raise InputError(
                 "A Composite problem needs Newton(base=ForwardBackward(…)), or base=None."
             )
-        if base is None:
-            known = problem.smooth.lipschitz() is not None
-            base = ForwardBackward(None if known else Backtracking())
         return Semismooth(base)
 
     # --- the iteration ----------------------------------------------------------------------------
@@ -120,8 +116,12 @@ class Newton(Algorithm[Any, Any]):
         if is_smooth(problem):
             return self._smooth.init(problem, x0)
         found = self._splitting(problem)
-        start = found.base.init(problem, x0)
-        require_real_variable(start)
+
+        def start(base: Any) -> Any:
+            made = base.init(problem, x0)
+            require_real_variable(made)
+            return made
+
         return found.begin(problem, start, known=x0 is not None)
 
     def resume(self, problem: Any, state: Any) -> Any:
@@ -131,7 +131,7 @@ class Newton(Algorithm[Any, Any]):
         if isinstance(problem, Saddle) != (len(state.z) > 1):
             return self.init(problem, self.solution(state))
         at: Any = MirrorPair(*state.z) if len(state.z) > 1 else MirrorState(*state.z)
-        return found.begin(problem, found.base.resume(problem, at), known=True)
+        return found.begin(problem, lambda base: base.resume(problem, at), known=True)
 
     def proceed(self, problem: Any, state: Any) -> Any:
         return self.resume(problem, state)  # what is kept may belong to data that have changed

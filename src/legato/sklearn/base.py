@@ -39,6 +39,9 @@ SHARED_DOCUMENTATION = {
     early_stopping : float, default=None
         A share of the rows that neither trains nor validates while many penalties are tuned; the
         outer iterate best on it is taken. Not used if None, or with one penalty.
+    prior : float, default=None
+        The standard deviation of many log penalties around the single one that is best: 1.0 lets
+        them differ by factors of e. It keeps them from overfitting the folds. None: no prior.
     alpha_init : float or array-like of shape (n_penalties,), default=None
         Penalties to start from; None starts from a walk over one penalty.
     alpha_min_ratio : float, default=1e-3
@@ -305,6 +308,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     def _require_parameters(self) -> None:
         if not (_is_number(self.max_iter) and self.max_iter >= 1 and self.max_iter % 1 == 0):
             raise InputError(f"max_iter must be a positive integer, not {self.max_iter!r}.")
+        if self.prior is not None and not (_is_number(self.prior) and self.prior > 0):
+            raise InputError(f"prior must be a positive number or None, not {self.prior!r}.")
         for name in ("tol", "alpha_min_ratio", "early_stopping"):
             value = getattr(self, name)
             unused = name == "early_stopping" and value is None

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.tree import Var, sum_beyond, tree_map
+from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm
 from legato.algorithms.forward_backward import ForwardBackward, ForwardBackwardState, InertialState
 from legato.algorithms.primal_dual import PrimalDual, PrimalDualState, Steps
-from legato.algorithms.semismooth.splitting import Splitting
+from legato.algorithms.semismooth.kinks import nearest_kink
+from legato.algorithms.semismooth.splitting import Halves, Splitting
 from legato.algorithms.semismooth.system import System
-from legato.errors import InputError
-from legato.functions import Function, Separable
-from legato.functions.prox import prox_argument
-from legato.geometry import Euclidean
+from legato.algorithms.semismooth.working_set import descended, is_known
+from legato.errors import InputError, StepError
 from legato.problems import Composite, Saddle
 
 CHASE = 8
@@ -65,18 +65,30 @@ class Semismooth:
     of a batch by itself. Reference: Qi and Sun (1993), *A nonsmooth version of Newton's method*.
     """
 
-    base: ForwardBackward | PrimalDual
+    base: ForwardBackward | PrimalDual | None
 
     # --- start ------------------------------------------------------------------------------------
 
-    def begin(self, problem: Composite | Saddle, start: Any, *, known: bool) -> SemismoothState:
-        """From a first state of T's own algorithm; ``known`` if somebody chose that point."""
+    def begin(
+        self, problem: Composite | Saddle, starts: Callable[[Any], Any], *, known: bool
+    ) -> SemismoothState:
+        """From the first state of T's own algorithm; ``known`` if somebody chose that point."""
+        base: Any = self.base
+        if base is None:
+            base = PrimalDual() if isinstance(problem, Saddle) else ForwardBackward()
+        try:
+            start = starts(base)
+        except StepError:
+            if self.base is not None or isinstance(problem, Saddle):
+                raise
+            base = ForwardBackward(Backtracking())  # no step can be derived: look for one
+            start = starts(base)
         if isinstance(start, PrimalDualState):
             z: tuple[Var, ...] = (start.primal, start.dual)
-            tau, sigma = self.base._sizes(start.steps)  # type: ignore[union-attr]
+            tau, sigma = base._sizes(start.steps)
         else:
             z, sigma = (start.mirror,), ()
-            tau = self.base._size(start.step)  # type: ignore[union-attr]
+            tau = base._size(start.step)
         splitting = Splitting(problem, tau, None if isinstance(sigma, tuple) else sigma)
         image = splitting(z)
         residual = distance(image, z, problem.batch(z[0]))
@@ -97,10 +109,16 @@ class Semismooth:
             t.requires_grad for t in tree.leaves(state.image)
         )
         if bool(arrived.all()) and not attached:
-            return self._moved(splitting, state, state.image, batch)
+            return state._replace(z=state.image)  # as far as T(z) differs at all, by rounding
         fresh = state.patience == 0  # the active set of a neutral start says little: T goes first
         # What has arrived stays, unless its derivative is asked for: that is Newton's there.
         held = fresh if attached else fresh | arrived
+        if bool(fresh.all()) and not attached and is_known(splitting, state.z, batch):
+            x, image, solved = descended(splitting.detached, state.z[0])
+            if solved:
+                patience = torch.full_like(state.patience, FIRST)
+                residual = distance((image,), (x,), batch)
+                return state._replace(z=(x,), image=(image,), residual=residual, patience=patience)
         accepted, newton = self._chase(splitting, state, batch, held, arrived)
         z = newton
         failed = ~accepted & ~arrived
@@ -110,7 +128,7 @@ class Semismooth:
             if bool(failed.any()):
                 patience = patience.clamp(min=FIRST)
                 count = int(torch.where(failed, patience, 0).amax())
-                plain = self._own_steps(problem, state, count)
+                plain = self._own_steps(problem, state, count, attached)
                 plain = _where(arrived, state.image, plain)
                 patience = torch.where(failed, (2 * patience).clamp(max=MOST), patience)
             z = _where(accepted, newton, plain)
@@ -162,16 +180,24 @@ class Semismooth:
         return accepted, found
 
     def _own_steps(
-        self, problem: Composite | Saddle, state: SemismoothState, count: int
+        self, problem: Composite | Saddle, state: SemismoothState, count: int, attached: bool
     ) -> tuple[Var, ...]:
-        """Steps of T's own algorithm, with momentum where that is sound."""
-        base: Any = self.base
+        """Steps of T's own algorithm, with momentum where that is sound, or of models of it."""
         now: Any
+        base: Any
+        splitting = self.splitting(problem, state).detached
+        z, batch = state.z, problem.batch(state.z[0])
+        if count < 4 * FIRST and not attached and is_known(splitting, z, batch):
+            x, _, solved = descended(splitting, z[0])
+            z = (x,)
+            if solved:
+                return z
+        base = self.base or default_base(problem)
         if isinstance(base, PrimalDual):
-            x, y = state.z
+            x, y = z
             now = PrimalDualState(x, y, x, y, Steps(state.tau, state.sigma))
         else:
-            (x,) = state.z
+            (x,) = z
             inertia = base._inertia_for(problem)
             now = ForwardBackwardState(x, x, state.tau)
             if inertia != 0.0:
@@ -183,9 +209,19 @@ class Semismooth:
         return (now.primal, now.dual) if isinstance(base, PrimalDual) else (now.mirror,)
 
 
-def newton_point(splitting: Splitting, system: System, z: tuple[Var, ...]) -> tuple[Var, ...]:
+def default_base(problem: Composite | Saddle) -> ForwardBackward | PrimalDual:
+    """The algorithm whose step T is, where none was given: with a line search if need be."""
+    if isinstance(problem, Saddle):
+        return PrimalDual()
+    known = problem.smooth.lipschitz() is not None
+    return ForwardBackward(None if known else Backtracking())
+
+
+def newton_point(
+    splitting: Splitting, system: System, z: tuple[Var, ...], after: tuple[Var, ...] | None = None
+) -> tuple[Var, ...]:
     """z + (I − J)⁻¹(T(z) − z), with the factor as a constant: J is that of T at z."""
-    after = splitting(z)
+    after = splitting(z) if after is None else after
     change = tree_map(torch.sub, after, z)
     flat = tree.leaves(change)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in flat)):
@@ -238,25 +274,33 @@ class NewtonMap(Algorithm[Any, Points]):
         raise InputError("This map starts from the state of a Newton solve only.")
 
     def step(self, problem: Any, state: Points) -> Points:
-        sigma = self.sigma if isinstance(problem, Saddle) else None
-        splitting = Splitting(problem, self.tau, sigma).detached
-        return Points(newton_point(splitting, self._system(problem, splitting, state), state.z))
+        splitting = self._splitting(problem)
+        halves = splitting.halves(state.z)
+        after = (halves.x, halves.y) if isinstance(problem, Saddle) else (halves.x,)
+        system = self._system(problem, splitting, state, halves)
+        return Points(newton_point(splitting, system, state.z, after))
 
-    def _system(self, problem: Any, splitting: Splitting, state: Points) -> System:
+    def _splitting(self, problem: Any) -> Splitting:
+        sigma = self.sigma if isinstance(problem, Saddle) else None
+        return Splitting(problem, self.tau, sigma).detached
+
+    @torch.no_grad()
+    def _system(self, problem: Any, splitting: Splitting, state: Points, halves: Halves) -> System:
         z = tree.detach(state.z)
         last = self._last
-        if last.get("problem") is problem and tree.equal(last["z"], z):
-            return last["system"]
-        with torch.no_grad():
-            system = System(splitting, z, splitting.halves(z), problem.batch(z[0]))
-        last.update(problem=problem, z=z, system=system)
-        return system
+        if last.get("problem") is not problem or not tree.equal(last["z"], z):
+            halves = tree.detach(halves)
+            system = System(splitting, z, halves, problem.batch(z[0]))
+            last.update(problem=problem, z=z, halves=halves, system=system)
+        return last["system"]
 
     @torch.no_grad()
     def margin(self, problem: Any, state: Points) -> Tensor | None:
-        sigma = self.sigma if isinstance(problem, Saddle) else None
-        splitting, z = Splitting(problem, self.tau, sigma).detached, tree.detach(state.z)
-        halves, batch = splitting.halves(z), problem.batch(z[0])
+        splitting, z = self._splitting(problem), tree.detach(state.z)
+        last = self._last
+        known = last.get("problem") is problem and tree.equal(last["z"], z)
+        halves = last["halves"] if known else splitting.halves(z)
+        batch = problem.batch(z[0])
         found = nearest_kink(problem.nonsmooth, halves.u, splitting.tau, batch)
         if isinstance(problem, Saddle):
             found += nearest_kink(splitting.conjugate, halves.v, splitting.sigma, batch)
@@ -270,23 +314,6 @@ class NewtonMap(Algorithm[Any, Points]):
 
     def points(self, state: Points) -> Var:
         return state.z
-
-
-def nearest_kink(g: Function, u: Var, alpha: Any, batch: int) -> list[Tensor]:
-    """How far u is from a kink of the prox, relative to its size, for each element; if known."""
-    core, argument, step = prox_argument(g, Euclidean(), u, alpha)
-    if isinstance(core, Separable) and isinstance(argument, tuple):
-        steps = step if isinstance(step, tuple) else (step,) * len(argument)
-        parts = zip(core.blocks, argument, steps, strict=True)
-        return [d for block, t, s in parts for d in nearest_kink(block, t, s, batch)]
-    if isinstance(argument, tuple):
-        return []
-    away = core.kinks(argument, step)
-    if away is None or away.numel() == 0 or away.shape[:batch] != argument.shape[:batch]:
-        return []
-    size = argument.abs().reshape(*argument.shape[:batch], -1).amax(-1)
-    nearest = away.reshape(*away.shape[:batch], -1).amin(-1)
-    return [nearest / torch.where(size > 0, size, 1.0)]
 
 
 def distance(one: Any, other: Any, batch: int) -> Tensor:

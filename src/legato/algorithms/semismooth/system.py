@@ -47,6 +47,7 @@ class System:
         patience: int = 20_000,
     ) -> None:  # fmt: skip
         self.patience = patience
+        self._last: tuple[Any, Any] | None = None
         self.problem = splitting.problem
         self.x = tree.detach(z[0])
         step = splitting.detached
@@ -225,7 +226,12 @@ class System:
         return unflatten(facet.rows, facet.out(whole))
 
     def solve_transposed(self, xi: tuple[Var, ...]) -> tuple[Var, ...]:
-        """u with (I − J)ᵀu = ξ, for ξ and u like z."""
+        """u with (I − J)ᵀu = ξ, for ξ and u like z; the last one is remembered."""
+        if self._last is None or not tree.equal(self._last[0], xi):
+            self._last = tree.copy(xi), self._transposed(xi)
+        return self._last[1]
+
+    def _transposed(self, xi: tuple[Var, ...]) -> tuple[Var, ...]:
         a = self.X.into(flatten(self.X.rows, xi[0]))
         right = self.s * self.A.gather(a)
         if self.Y is None or self.B is None:
