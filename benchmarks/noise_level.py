@@ -4,6 +4,10 @@
 
 FOLDER holds clean colour photographs; noise is drawn with fixed seeds. Grey is the mean of the
 channels; clipped means rounded to whole numbers from 0 to 255, as a file holds them.
+
+The constants of the estimate were chosen on twenty of the 200 photographs, and which twenty was not
+recorded. ``--held-out`` leaves out the first twenty and every tenth, the two ways in which twenty of
+them would be picked, and measures the other 162.
 """
 
 import argparse
@@ -47,8 +51,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--held-out", action="store_true")
     args = parser.parse_args()
     pictures = photographs(args.folder)
+    if args.held_out:
+        pictures = [p for k, p in enumerate(pictures) if k >= 20 and k % 10]
     rows = []
     for grey in (True, False):
         for clipped in (False, True):
@@ -71,6 +78,7 @@ def main() -> None:
             "pictures": len(pictures),
             "folder": args.folder.name,
             "what": "estimated σ over true σ",
+            "held_out": args.held_out,
             "rows": rows,
             **provenance(),
         }

@@ -147,10 +147,14 @@ def drop(driver, path):
     driver.find_element(By.CSS_SELECTOR, "#picture-file input[type=file]").send_keys(str(path))
 
 
-def open_gradients(driver):
+def open_tab(driver, name, part):
     tabs = driver.find_elements(By.CSS_SELECTOR, "button[role=tab]")
-    next(tab for tab in tabs if tab.text == "Gradients" and tab.is_displayed()).click()
-    wait(driver, lambda: driver.find_element(By.ID, "methods").is_displayed())
+    next(tab for tab in tabs if tab.text == name and tab.is_displayed()).click()
+    wait(driver, lambda: driver.find_element(By.ID, part).is_displayed())
+
+
+def open_gradients(driver):
+    open_tab(driver, "Gradients", "methods")
 
 
 def pixels_wide(driver):
@@ -258,6 +262,24 @@ def test_wrong_types_and_sizes_get_words(page, tmp_path, name, size, words):
     assert shown(page, "potts") == potts
     # A refused upload has no progress to ask for, which the console notes; nothing else.
     assert [m for m in errors(page) if "upload_progress" not in m and "Response" not in m] == []
+
+
+def test_the_weight_of_total_variation_is_learned(page):
+    open_tab(page, "Denoising", "learn")
+    said, clean, curve = (
+        text(page, "denoising-said"),
+        shown(page, "denoised"),
+        drawn(page, "quality"),
+    )
+    assert "dPSNR/dλ" in said
+    assert "More weight would be better" in said
+    page.find_element(By.ID, "learn").click()
+    wait(page, lambda: "Learned in 12 steps" in text(page, "denoising-said"))
+    assert "λ is about right" in text(page, "denoising-said")
+    wait(page, lambda: shown(page, "denoised") not in (None, clean))
+    assert drawn(page, "quality") != curve
+    value = page.find_element(By.CSS_SELECTOR, "#weight input[type=number]").get_attribute("value")
+    assert 0.05 < float(value) < 0.2  # the slider moves along
 
 
 def test_gradients(page):

@@ -121,7 +121,7 @@ def _sentence(
     said = (
         f"{learned}PSNR: <b>{found.noisy_psnr:.2f}</b> dB with noise, <b>{found.psnr:.2f}</b> dB "
         f"at λ = <b>{controls.weight:.3g}</b>. dPSNR/dλ = <b>{found.slope:+.3g}</b> dB, by "
-        f"unrolling: {advice}"
+        f"unrolling. {advice}"
     )
     return said.replace("+-", "−").replace("-", "−")
 
@@ -135,9 +135,11 @@ def _quality_curve(
     """PSNR over λ, the tangent that the layer's derivative gives, and the steps of learning."""
 
     def draw(axes: Axes) -> None:
-        axes.plot(*zip(*seen, strict=True), color=INK, lw=1.6, label="PSNR")
+        here = [(controls.weight, found.psnr)] if controls.weight > 0 else []
+        known = sorted({*seen, *path, *here})  # so that every point lies on the curve
+        axes.plot(*zip(*known, strict=True), color=INK, lw=1.6, label="PSNR")
         if path:
-            axes.plot(*zip(*path, strict=True), color=VERMILION, marker="o", ms=3, lw=0.8,
+            axes.plot(*zip(*path, strict=True), color=VERMILION, marker="o", ms=4, ls="",
                       label="steps of learning")  # fmt: skip
         if controls.weight > 0:
             at = [controls.weight * factor for factor in (0.8, 1, 1.25)]
@@ -148,7 +150,7 @@ def _quality_curve(
         axes.set_ylim(min(scores) - 1, max(scores) + 1.5)
         logarithmic(axes, x=True)
         axes.set(xlabel="λ", title="PSNR in dB")
-        axes.legend(loc="lower left")
+        axes.legend(loc="upper left")
 
     return curves(
         draw,

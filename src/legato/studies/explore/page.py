@@ -41,7 +41,7 @@ _CSS = """
 .plot figcaption, .small { color: var(--body-text-color-subdued); line-height: 1.45 !important;
   font-size: 0.84rem !important; }
 .plot figcaption { padding: 0.2rem 0 0.6rem; }
-.plot figure { margin: 0; }
+.plot figure { margin: 0; max-width: 620px; }
 .methods { overflow-x: auto; }
 .methods table { border-collapse: collapse; width: 100%; font-size: 0.92rem; border: 0 !important; }
 .methods table th, .methods table td, .methods table tr { border-width: 0 !important; }

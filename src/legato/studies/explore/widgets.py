@@ -125,8 +125,8 @@ def logarithmic(axes: Axes, *, x: bool = False, y: bool = False) -> None:
 
 
 def _power_of_ten(value: float, place: int | None = None) -> str:
-    """1, 10, 100 and 0.1 as they are, other powers with an exponent."""
-    if 0.05 < value < 5000:
+    """1, 10, 100, 0.1 and 0.01 as they are, other powers with an exponent."""
+    if 0.005 < value < 5000:
         return f"{value:g}"
     exponent = int(f"{value:.0e}".partition("e")[2])
     return "10" + str(exponent).translate(_POWERS)
