@@ -127,7 +127,9 @@ class ForwardBackward(Algorithm[Composite, Any]):
         geometry: ψ; Euclidean if None.
         inertia: a constant β ∈ [0, 1) or :class:`Nesterov`; it extrapolates mirror coordinates.
             None is Nesterov(restart=True) where that is sound: steps derived by step_size=None, in
-            the Euclidean geometry, for terms known to be convex; else 0.0, the plain method.
+            the Euclidean geometry, for terms known to be convex; else 0.0, the plain method. A step
+            that is given runs plain, because momentum diverges from 4/(3L) on and L is not known
+            there; so does a line search, whose steps change below the momentum.
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
