@@ -21,7 +21,8 @@ export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint bench stress docs picture clean
+.PHONY: help install demo test lint check-types check-rules check-imports bench stress docs picture \
+  clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -48,15 +49,20 @@ test: lint ## Lint, then run all tests
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(STAMP) ## Check formatting, rules, types, the direction of imports, what examples import
-	$(say) 'ruff format'
-	@$(BIN)/ruff format --check .
-	$(say) 'ruff check'
-	@$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j 2 -O check-types check-rules check-imports
+
+check-types:
 	$(say) 'mypy'
 	@$(BIN)/mypy
-	$(say) 'import-linter'
+
+check-rules:
+	$(say) 'ruff format, ruff check'
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+check-imports:
+	$(say) 'import-linter, public imports of examples and experiments'
 	@$(BIN)/lint-imports --no-logo
-	$(say) 'public imports of examples and experiments'
 	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_public_imports.py
 
 bench: $(STAMP) ## Time the solver loop, then race the peers (BENCH=--fresh: all rows again)

@@ -56,14 +56,14 @@ def denoise(theta, noisy):
 
 
 theta = torch.full((9,), -2.0, dtype=torch.float64, requires_grad=True)
-optimizer = torch.optim.Adam([theta], lr=0.1)
-for _ in range(80):
+optimizer = torch.optim.Adam([theta], lr=0.2)
+for _ in range(40):
     loss = (denoise(theta, noisy[:8]) - clean[:8]).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 found = denoise(theta, noisy[8:]).detach()
-same = [denoise(t.expand(9), noisy[8:]) for t in torch.linspace(-6, 1, 29).double()]
+same = [denoise(t.expand(9), noisy[8:]) for t in torch.linspace(-6, 1, 15).double()]
 none, learned, *one = [float((u - clean[8:]).norm()) for u in (noisy[8:], found, *same)]
 figure, axes = plt.subplots(1, 2, figsize=(10, 3), width_ratios=(3, 1), layout="constrained")
 axes[0].plot(noisy[8], ".", color="0.7", label="noisy")

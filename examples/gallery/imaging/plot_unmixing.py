@@ -36,9 +36,9 @@ spectra, errors = {}, {}
 for name, (iterations, geometry) in geometries.items():
     unmix = SimplexLeastSquares(iterations, geometry=geometry)
     D = library.clone().requires_grad_()
-    optimizer = torch.optim.Adam([D], lr=0.03)
+    optimizer = torch.optim.Adam([D], lr=0.05)
     errors[name] = []
-    for _ in range(60):
+    for _ in range(36):
         loss = (unmix(D, y[labelled]) - x[labelled]).square().mean()
         optimizer.zero_grad()
         loss.backward()

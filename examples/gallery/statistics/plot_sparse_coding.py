@@ -32,8 +32,8 @@ def fit(coder, learn):
     """Train a classifier on codes, and the dictionary too if ``learn``; the test accuracy."""
     classifier = nn.Linear(24, 10)
     parameters = [*classifier.parameters(), *(coder.parameters() if learn else ())]
-    optimizer = torch.optim.Adam(parameters, lr=0.02)
-    for step in range(150):
+    optimizer = torch.optim.Adam(parameters, lr=0.03)
+    for step in range(90):
         batch = train[(100 * step) % 1000 :][:100]
         loss = nn.functional.cross_entropy(classifier(10 * coder(X[batch])), labels[batch])
         optimizer.zero_grad()
