@@ -6,8 +6,8 @@ FOLDER holds clean colour photographs; noise is drawn with fixed seeds. Grey is 
 channels; clipped means rounded to whole numbers from 0 to 255, as a file holds them.
 
 The constants of the estimate were chosen on twenty of the 200 photographs; which twenty was not
-recorded. ``--held-out`` leaves out the first twenty and every tenth, the two ways in which twenty of
-them would be picked, and measures the other 162.
+recorded. ``--held-out`` leaves out the first twenty and every tenth, the two ways in which twenty
+of them would be picked, and measures the other 162.
 """
 
 import argparse
