@@ -70,6 +70,13 @@ def legato(data: tuple[Tensor, ...], gradient: bool) -> Any:
     return done, torch.autograd.grad((done.x * w).sum(), given)
 
 
+def in_float32(data: tuple[Tensor, ...], truth: Tensor) -> dict[str, float]:
+    """The largest relative error of a gradient in c from data in float32, and how many solved."""
+    done, gradients = legato(tuple(t.float() for t in data), True)
+    wrong = (gradients[1].double() - truth).norm(dim=-1) / truth.norm(dim=-1)
+    return {"gradient": float(wrong.max()), "solved": float(done.solved.double().mean())}
+
+
 def main() -> None:
     parser = arguments(__doc__ or "", "benchmarks/results/programs_cpu.json")
     options = parser.parse_args()
@@ -92,6 +99,7 @@ def main() -> None:
         row: dict[str, Any] = {"programs": B, "variables": n, "rows": m}
         row |= {name: {"milliseconds": t.least, "median": t.median} for name, t in timed.items()}
         row["legato both"] |= errors(data, x, z, gradients[1])
+        row["legato float32"] = in_float32(data, gradients[1])
         for name in peers:
             task = tasks[f"{name} both"]
             answer = getattr(task, "answer", lambda found: found)(task())
