@@ -30,9 +30,12 @@ def solved(given):
     return record, [value.grad for value in given]
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["numba", "torch"])
-def test_the_interior_point_agrees(compiled, monkeypatch):
+@pytest.mark.parametrize(
+    ("compiled", "few"), [(True, 0), (False, 0), (False, 99)], ids=["numba", "torch", "last few"]
+)
+def test_the_interior_point_agrees(compiled, few, monkeypatch):
     given = programs(40)
+    monkeypatch.setattr(dual, "_FEW", few)
     for home in HOMES:
         monkeypatch.setattr(home, "compiled_for", lambda some: compiled, raising=False)
     # Beyond doubt: nothing is left to the interior point, so that it can be the truth.

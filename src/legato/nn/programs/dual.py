@@ -15,17 +15,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from legato.nn.fused.choice import available
 from legato.nn.programs.inverses import compiled_for
 from legato.nn.programs.program import times
 
 _PATIENCE = 3
 """Blocks that may fail to make fewer wrong rows before single ones are exchanged."""
-_TURN = 25
-"""Exchanges before another, better guess is made."""
+_TURNS = (5, 25, 25)
+"""Exchanges in a turn; before the next, a better guess is made."""
 _WRONG = 1e-11
 """What counts as violated, relative to the row's size."""
 _SWEEPS = (24, 120, 600)
 """Steps of the projected gradient before each turn of exchanges."""
+_FEW = 256
+"""So many instances on a GPU are rather sent to the CPU."""
 
 
 @dataclass(frozen=True)
@@ -42,24 +45,37 @@ class Dual:
             return self
         return Dual(self.D[which], self.t[which], self.lower[which], self.upper[which])
 
+    def on(self, device: str) -> Dual:
+        return Dual(*(v.to(device) for v in (self.D, self.t, self.lower, self.upper)))
+
 
 def active_ends(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     """−1, 0 or 1 for every row at the solution; where that was found; guesses that it took."""
     if compiled_for(dual.t):
-        from legato.nn.programs import numba
-
-        parts = (dual.D, dual.t, dual.lower, dual.upper)
-        ends, steps = numba.active_ends(parts, limit, _TURN, _WRONG, _PATIENCE)
-        return ends, steps > 0, steps.abs()
-    ends, arrived, steps = exchanged(dual, guess(dual, _SWEEPS[0]), min(limit, _TURN))
-    for sweeps in _SWEEPS[1:]:
+        return _compiled(dual, limit)
+    ends, arrived, steps = exchanged(dual, guess(dual, _SWEEPS[0]), min(limit, _TURNS[0]))
+    for turn, sweeps in zip(_TURNS[1:], _SWEEPS[1:], strict=True):
         left = (~arrived).nonzero().squeeze(-1)
         if left.shape[0] == 0:
             break
         some = dual.take(left)
-        ends[left], arrived[left], more = exchanged(some, guess(some, sweeps), min(limit, _TURN))
+        if left.shape[0] <= _FEW and available("numba"):
+            # On a GPU the last few cost as much as all: their steps follow one another.
+            found = [out.to(left.device) for out in _compiled(some.on("cpu"), limit)]
+            ends[left], arrived[left], more = found
+            steps[left] += more
+            break
+        ends[left], arrived[left], more = exchanged(some, guess(some, sweeps), min(limit, turn))
         steps[left] += more
     return ends, arrived, steps
+
+
+def _compiled(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    from legato.nn.programs import numba
+
+    parts = (dual.D, dual.t, dual.lower, dual.upper)
+    ends, steps = numba.active_ends(parts, limit, _TURNS[-1], _WRONG, _PATIENCE)
+    return ends, steps > 0, steps.abs()
 
 
 def guess(dual: Dual, steps: int) -> Tensor:
@@ -72,17 +88,15 @@ def guess(dual: Dual, steps: int) -> Tensor:
     # Rows of length one: then the largest row sum bounds the largest eigenvalue.
     E = dual.D * root.unsqueeze(-1) * root.unsqueeze(-2)
     step = 1 / E.abs().sum(-1).amax(-1, keepdim=True).clamp(min=1.0)
-    E.mul_(step.unsqueeze(-1))
-    t, lower, upper = (v * root * step for v in (dual.t, dual.lower, dual.upper))
-    zeta = torch.zeros_like(t)
-    before = zeta
+    F = torch.eye(E.shape[-1], dtype=E.dtype, device=E.device) - E * step.unsqueeze(-1)
+    t, lower, upper = ((v * root * step).unsqueeze(-1) for v in (dual.t, dual.lower, dual.upper))
+    zeta = before = torch.zeros_like(t)
     for k in range(steps):
-        ahead = zeta + (k / (k + 3)) * (zeta - before)
-        value = torch.baddbmm((ahead + t).unsqueeze(-1), E, ahead.unsqueeze(-1), alpha=-1)
-        value = value.squeeze(-1)
+        ahead = torch.lerp(before, zeta, 1 + k / (k + 3))
+        value = torch.baddbmm(t, F, ahead)
         before = zeta  # and ζ⁺ = v − Π(v), with the projection on [lower, upper]
-        zeta = value - torch.minimum(torch.maximum(value, lower), upper)
-    return zeta.sign()
+        zeta = value - value.clamp(lower, upper)
+    return zeta.squeeze(-1).sign()
 
 
 def gathered(active: Tensor) -> tuple[Tensor, Tensor]:

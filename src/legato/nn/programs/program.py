@@ -14,7 +14,7 @@ def times(matrix: Tensor, vector: Tensor) -> Tensor:
     """Mv for every instance."""
     if 0 in matrix.shape:
         return vector.new_zeros(matrix.shape[:-1])
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+    return torch.bmm(matrix, vector.unsqueeze(-1)).squeeze(-1)
 
 
 def largest(values: Tensor) -> Tensor:
