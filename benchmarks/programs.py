@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import gc
 from functools import partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
@@ -30,6 +32,14 @@ QUICK = ((4, 5, 6),)
 
 def times(A: Tensor, x: Tensor) -> Tensor:
     return (A @ x[..., None])[..., 0]
+
+
+def version(package: str) -> str:
+    """Of an installed package; one that is only on the path does not tell."""
+    try:
+        return installed_version(package)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def make(B: int, n: int, m: int, device: str) -> tuple[Tensor, ...]:
@@ -131,7 +141,9 @@ def main() -> None:
         gc.collect()
         print(row, flush=True)
         rows.append(row)  # written at once: a machine that is lent may be taken back
-        found = {"dtype": "float64", "threads": options.threads, "rows": rows}
+        versions = {name: version(name) for name in peers}
+        about = {"dtype": "float64", "threads": options.threads, "peers": versions}
+        found = about | {"rows": rows}
         record(options.out, found, options.device)
 
 

@@ -24,6 +24,7 @@ LABELS = torch.sign(randn(3, 4, seed=41))
 SLOPE = torch.tensor([1.7, 1.1, 0.6, 0.3], dtype=torch.float64)
 GROUPS = torch.tensor([0, 1, 0, 1])
 MATRICES = 1.5 * randn(2, 3, 4, seed=42)
+FLAT = randn(2, 4, seed=47)
 SEEN = [tuple(i) for i in COUNTS.nonzero().tolist()]
 a = 0.7
 TERM_CASES: list[tuple[type, dict[str, Any]]] = []
@@ -202,6 +203,42 @@ case(
     build=lambda r: (lg.SpectralBall(r), E),
     parameters=(0.5 + rand(2, 1, 1, seed=46),),
     feasible=lambda s: 0.1 * rand(2, 4, 3, seed=s),
+)
+case(
+    lg.SecondOrderCone,
+    build=lambda: (lg.SecondOrderCone(), E),
+    feasible=lambda s: torch.cat([_free(s).norm(dim=-1, keepdim=True), _free(s)[:, 1:]], -1),
+    model=lambda x: (_sq(x), [cp.norm(x[i, 1:]) <= x[i, 0] for i in range(3)]),
+)
+case(
+    lg.SecondOrderCone,
+    build=lambda: (lg.SecondOrderCone(dim=0), E),
+    feasible=lambda s: torch.cat([_free(s).norm(dim=0, keepdim=True), _free(s)[1:]], 0),
+    model=lambda x: (_sq(x), [cp.norm(x[1:, i]) <= x[0, i] for i in range(4)]),
+)
+case(
+    lg.PositiveSemidefinite,
+    y=MATRICES[0, :, :3].contiguous(),
+    build=lambda: (lg.PositiveSemidefinite(), E),
+    feasible=lambda s: _free(s) @ _free(s).mT,
+    model=lambda x: (_sq(x), [x >> 0, x == x.T]),
+)
+case(
+    lg.AffineSet,
+    build=lambda A, b: (lg.AffineSet(A, b), E),
+    parameters=(FLAT, FLAT @ randn(4, seed=48)),
+    feasible=lambda s: lg.AffineSet(FLAT, FLAT @ randn(4, seed=48)).prox(_free(s)),
+    model=lambda x: (_sq(x), [x @ _np(FLAT.mT) == np.tile(_np(FLAT @ randn(4, seed=48)), (3, 1))]),
+)
+case(
+    lg.Halfspaces,
+    build=lambda a, beta: (lg.Halfspaces(a, beta), E),
+    parameters=(randn(3, 4, seed=49), randn(3, seed=50)),
+    feasible=lambda s: lg.Halfspaces(randn(3, 4, seed=49), randn(3, seed=50)).prox(_free(s)),
+    model=lambda x: (
+        _sq(x),
+        [cp.sum(cp.multiply(_np(randn(3, 4, seed=49)), x), 1) <= _np(randn(3, seed=50))],
+    ),
 )
 case(
     lg.SortedL1,

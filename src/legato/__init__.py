@@ -32,12 +32,14 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
     )
     from legato.functions import (
         L1 as L1,
+        AffineSet as AffineSet,
         AsymmetricL1 as AsymmetricL1,
         Box as Box,
         BregmanTerm as BregmanTerm,
         Equality as Equality,
         Function as Function,
         GroupL1 as GroupL1,
+        Halfspaces as Halfspaces,
         Hinge as Hinge,
         Huber as Huber,
         KullbackLeibler as KullbackLeibler,
@@ -60,7 +62,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Logistic as Logistic,
         NegativeEntropy as NegativeEntropy,
         NonNegative as NonNegative,
+        PositiveSemidefinite as PositiveSemidefinite,
         Quadratic as Quadratic,
+        SecondOrderCone as SecondOrderCone,
         Separable as Separable,
         Simplex as Simplex,
         Smooth as Smooth,
@@ -132,11 +136,12 @@ _HOMES = {
     "energy": "split",
     "engine": "Compiled Eager Engine Replayed",
     "functions": (
-        "L1 AsymmetricL1 Box BregmanTerm Equality Function GroupL1 Hinge Huber IsotropicTV "
-        "KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall LInfNorm Logistic "
-        "MaxEntry Monotone NegativeEntropy NonNegative Nuclear Quadratic Quantile Separable "
-        "Simplex Smooth SoftMaximum SortedL1 SparseGroupL1 SpectralBall SquaredDistance "
-        "SquaredNorm TotalVariation1D Tsallis Zero mirror_prox prox register_prox registered_pairs"
+        "L1 AffineSet AsymmetricL1 Box BregmanTerm Equality Function GroupL1 Halfspaces Hinge "
+        "Huber IsotropicTV KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall "
+        "LInfNorm Logistic MaxEntry Monotone NegativeEntropy NonNegative Nuclear "
+        "PositiveSemidefinite Quadratic Quantile SecondOrderCone Separable Simplex Smooth "
+        "SoftMaximum SortedL1 SparseGroupL1 SpectralBall SquaredDistance SquaredNorm "
+        "TotalVariation1D Tsallis Zero mirror_prox prox register_prox registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
     "gradients": (

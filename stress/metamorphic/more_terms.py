@@ -13,7 +13,10 @@ from legato import functions as fn
 from metamorphic.subject import Inputs, Numbers
 
 Draw = Callable[[Numbers], Inputs]
-SETS = ("L1Ball", "Monotone", "SpectralBall")
+SETS = (
+    "AffineSet", "Halfspaces", "L1Ball", "Monotone", "PositiveSemidefinite", "SecondOrderCone",
+    "SpectralBall",
+)  # fmt: skip
 ENTRIES = {"permuted": {"x": (-1,)}}
 LABELS = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
 
@@ -28,6 +31,18 @@ def _positive(n: Numbers) -> Inputs:
 
 def _matrix(n: Numbers) -> Inputs:
     return {"x": n.normal(3, 4), "w": n.uniform(low=0.1, high=0.8)}
+
+
+def _square(n: Numbers) -> Inputs:
+    return {"x": n.normal(3, 3)}
+
+
+def _flat(n: Numbers) -> Inputs:
+    return {"x": n.normal(4), "A": n.normal(2, 4), "b": n.normal(2)}
+
+
+def _half(n: Numbers) -> Inputs:
+    return {"x": n.normal(4), "a": n.normal(4), "beta": n.normal()}
 
 
 def _falling(w: Tensor) -> Tensor:
@@ -48,6 +63,11 @@ def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
         "L1Ball": (_vector, lambda t: lg.L1Ball(t["w"]), ENTRIES),
         "SortedL1": (_vector, lambda t: lg.SortedL1(_falling(t["w"])), ENTRIES),
         "SparseGroupL1": (_vector, lambda t: lg.SparseGroupL1(t["w"], 0.3), ENTRIES),
+        "AffineSet": (_flat, lambda t: lg.AffineSet(t["A"], t["b"]), {}),
+        "Halfspaces": (_half, lambda t: lg.Halfspaces(t["a"], t["beta"]),
+                       {"permuted": {"x": (-1,), "a": (-1,)}}),
+        "PositiveSemidefinite": (_square, lambda t: lg.PositiveSemidefinite(), {}),
+        "SecondOrderCone": (lambda n: {"x": n.normal(4)}, lambda t: lg.SecondOrderCone(), {}),
         "Monotone": (lambda n: {"x": n.normal(4)}, lambda t: lg.Monotone(), {}),
         "TotalVariation1D": (_vector, lambda t: lg.TotalVariation1D(t["w"]), {}),
         "Nuclear": (_matrix, lambda t: lg.Nuclear(t["w"]), ENTRIES),

@@ -8,14 +8,18 @@ from types import ModuleType
 from legato import algorithms, functions, geometry, gradients, operators
 
 NOT_A_TERM = {
+    "AffineSet": "Equality behind a matrix, which is drawn: held against cvxpy by the laws",
     "Function": "the base class",
+    "Halfspaces": "Box behind a matrix, which is drawn: held against cvxpy by the laws",
     "IsotropicTV": "short for GroupL1 behind Differences, which are drawn",
     "KullbackLeibler": "logarithms of data: held against cvxpy by the laws of proxes",
     "L0": "not convex: no solver gives its minimiser",
     "LogSum": "not convex: no solver gives its minimiser",
     "MCP": "not convex: no solver gives its minimiser",
     "Nuclear": "a cone of matrices: held against cvxpy by the laws of proxes",
+    "PositiveSemidefinite": "a cone of matrices: held against cvxpy by the laws of proxes",
     "SCAD": "not convex: no solver gives its minimiser",
+    "SecondOrderCone": "without a size of its own: held against cvxpy by the laws of proxes",
     "SpectralBall": "a cone of matrices: held against cvxpy by the laws of proxes",
     "SoftMaximum": "powers: held against closed forms and scipy",
     "Sum": "written with +, in every recipe of two terms",

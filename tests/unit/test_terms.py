@@ -276,6 +276,13 @@ REFUSED = {
     "weights that grow": (lambda: lg.SortedL1(torch.tensor([1.0, 2.0])), "must not increase"),
     "one sorted weight": (lambda: lg.SortedL1(torch.tensor(1.0)), "it is L1"),
     "too few sorted weights": (lambda: lg.SortedL1(VECTOR).prox(torch.ones(5)), "4 weights"),
+    "a cone of one number": (lambda: lg.SecondOrderCone().prox(torch.ones(1)), "one more entry"),
+    "a semidefinite vector": (lambda: lg.PositiveSemidefinite().prox(VECTOR), "square matrices"),
+    "rows that depend": (
+        lambda: lg.AffineSet(torch.ones(2, 3), torch.ones(2)),
+        "depend on one another",
+    ),
+    "a plane without a normal": (lambda: lg.Halfspaces(torch.zeros(3), 1.0), "no half-space"),
     "a matrix norm of a vector": (lambda: lg.Nuclear().prox(VECTOR), "takes matrices"),
     "a spectral ball of a vector": (lambda: lg.SpectralBall()(VECTOR), "takes matrices"),
     "an axis counted from the front": (lambda: lg.L2Norm(1.0, (0,)), "from the end"),

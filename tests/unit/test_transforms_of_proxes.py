@@ -29,6 +29,12 @@ PROXES = {
     "spectral ball": (lg.SpectralBall(0.7), torch.tensor([[2.0, 0.1, 0.4], [0.3, 0.9, -0.5]])),
     "sorted": (lg.SortedL1(torch.tensor([1.0, 0.5, 0.0])), torch.tensor([2.0, 1.9, -3.0])),
     "sparse groups": (lg.SparseGroupL1(0.3, 0.4), torch.tensor([2.0, 0.1, -0.9])),
+    "second-order cone": (lg.SecondOrderCone(), torch.tensor([0.3, 0.1, -0.9, 3.0])),
+    "semidefinite": (lg.PositiveSemidefinite(), torch.tensor([[1.0, 2.0], [0.5, -1.0]])),
+    "half-space": (
+        lg.Halfspaces(torch.tensor([1.0, -1.0]), 0.3),
+        torch.tensor([1.0, -0.9]),
+    ),
     "monotone": (lg.Monotone(), torch.tensor([2.0, 0.1, -0.9, 3.0])),
     "total variation": (lg.TotalVariation1D(0.6), torch.tensor([2.0, 0.1, -0.9, 3.0])),
     "MCP": (lg.functions.MCP(0.5), torch.tensor([2.0, 0.1, -0.9])),

@@ -4,7 +4,9 @@ from legato.functions.affine import Equality, Linear, Zero
 from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
+from legato.functions.cones import PositiveSemidefinite, SecondOrderCone
 from legato.functions.entmax import SoftMaximum, Tsallis
+from legato.functions.flats import AffineSet, Halfspaces
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
 from legato.functions.l0 import L0
 from legato.functions.l2_norm import L2Norm
@@ -29,6 +31,7 @@ __all__ = [
     "L1",
     "MCP",
     "SCAD",
+    "AffineSet",
     "AsymmetricL1",
     "Box",
     "BregmanTerm",
@@ -37,6 +40,7 @@ __all__ = [
     "Equality",
     "Function",
     "GroupL1",
+    "Halfspaces",
     "Hinge",
     "Huber",
     "IsotropicTV",
@@ -56,9 +60,11 @@ __all__ = [
     "NegativeEntropy",
     "NonNegative",
     "Nuclear",
+    "PositiveSemidefinite",
     "Quadratic",
     "Quantile",
     "Scaled",
+    "SecondOrderCone",
     "Separable",
     "Shifted",
     "Simplex",
