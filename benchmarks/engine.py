@@ -1,7 +1,8 @@
 """The engines beside each other: step by step, replayed, compiled, and the same loop as a JAX scan.
 
 Four problems as users build them from terms, a fixed number of iterations, float32; milliseconds of
-the solve, of the solve with `Unroll` and its backward pass, and with `Implicit` at tolerance 1e-4.
+the solve, of the solve with `Unroll` and its backward pass, and with `Implicit`: the many small
+systems solved directly, the large ones by GMRES to a tolerance of 1e-4.
 Errors are relative to the eager run in float64.
 Usage: python benchmarks/engine.py [OUT.json] --device cuda
 """
@@ -38,6 +39,7 @@ class Row:
     bar: Tensor
     iterations: int
     rival: Callable[[], tuple[Task, Task]] | None = None
+    implicit: Any = lg.Implicit(lg.GMRES(tol=1e-4))
 
     def solve(self, theta: Tensor, engine: lg.Engine, gradient: Any = None) -> Tensor:
         stop = lg.Stop(self.iterations)
@@ -90,6 +92,7 @@ def rows(device: str, dtype: torch.dtype, quick: bool) -> dict[str, Row]:
             lg.ForwardBackward(put(steps), inertia=lg.Nesterov()),
             put(start), put(b), put(bar), 200,
             lambda A=A, b=b, steps=steps, bar=bar, name=name: jax_fista(A, b, b, steps, bar, name),
+            implicit=lg.Implicit(lg.Direct()),
         )  # fmt: skip
     size = 256 // shrink
     c, bar = drawn(3, size, size, seed=6), drawn(3, size, size, seed=7)
@@ -187,7 +190,7 @@ def _onto_simplex(jnp: Any, h: Any) -> Any:
 
 
 def measure(row: Row, truth: Row, rounds: int, device: str, names: list[str]) -> dict[str, Any]:
-    gradients = {"unroll": lg.Unroll(), "implicit": lg.Implicit(lg.GMRES(tol=1e-4))}
+    gradients = {"unroll": lg.Unroll(), "implicit": row.implicit}
     true = {name: truth.both(lg.Eager(), gradient) for name, gradient in gradients.items()}
     tasks: dict[str, Task] = {}
     first: dict[str, float] = {}

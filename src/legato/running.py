@@ -11,7 +11,7 @@ from torch import Tensor
 from legato._support.tree import detach, rebuilt
 from legato.algorithms import Algorithm
 from legato.engine import Engine
-from legato.engine.switch import loop, recorded_step
+from legato.engine.switch import loop, looped, recorded_step
 from legato.errors import InputError
 
 
@@ -229,11 +229,11 @@ def _run_by(
     """As :func:`run`, by an engine; None where steps have to run as usual."""
     watch = Watch(algorithm, batch, stop, goes_on=True)
     if stop.tol is None:
-        step = recorded_step(engine, problem, algorithm, state)
-        if step is None:
+        pair = looped(engine, problem, algorithm, state, stop.iterations)
+        if pair is None:
             return None
         progress = watch.start(state)
-        before, state = loop(engine, step, state, stop.iterations)
+        before, state = pair
         progress = watch.look(progress, before, state, stop.iterations)
         return watch.end(progress, before, state)
     every = min(stop.every, stop.iterations)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import hidden_values_in_words, is_concrete
+from legato._support.later import later, put_off
 from legato._support.lazy import lazy
 from legato._support.precision import full_precision
 from legato._support.soundness import require_sound_data
@@ -160,7 +163,26 @@ def solve_silently(
     """
     gradient = Unroll() if gradient is None else gradient
     _require_kinds(algorithm, gradient, stop)
-    require_sound_data(problem, "The problem")
+    running = engine_of(engine)
+    how = (algorithm, x0, gradient, stop, trace, running)
+    if running is not None and _reading_waits():
+        # What goes wrong is said by the solve that reads.
+        with full_precision(), put_off() as conditions, suppress(Exception):
+            found = _solve(problem, *how)
+            if conditions.hold():
+                return found
+    return _solve(problem, *how)
+
+
+def _reading_waits() -> bool:
+    return torch.cuda.is_initialized() and is_concrete()
+
+
+def _solve(
+    problem: Any, algorithm: Algorithm[Any, Any] | None, x0: Any, gradient: GradientStrategy,
+    stop: Stop | None, trace: bool, engine: Engine | None,
+) -> Solution:  # fmt: skip
+    later(partial(require_sound_data, problem, "The problem"))
     report = Backward()
     with full_precision(), hidden_values_in_words("The solve"):
         given = problem
@@ -168,7 +190,7 @@ def solve_silently(
         start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
         until = default_stop(gradient, start) if stop is None else stop
-        task = Task(problem, algorithm, start, until, history, report, engine_of(engine))
+        task = Task(problem, algorithm, start, until, history, report, engine)
         done = gradient.differentiate(task)
     if is_concrete():
         algorithm.require_sound(tree.detach(done.state))

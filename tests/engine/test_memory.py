@@ -9,7 +9,7 @@ import torch
 import legato as lg
 import legato.engine
 from engines import REPLAYED
-from legato.engine import stepping
+from legato.engine import expecting, stepping
 from makers import randn
 
 STRATEGIES = [lg.Unroll(), lg.Unroll(last=3), lg.Implicit()]
@@ -57,13 +57,14 @@ def test_two_hundred_solves_leave_nothing_behind(gradient):
 def test_programs_are_bounded_in_number(monkeypatch):
     legato.engine.forget()
     monkeypatch.setattr(stepping, "KEPT", 5)
+    monkeypatch.setattr(expecting, "KEPT", 5)
     for size in range(1, 12):
         step(lg.Unroll(), size=size)
         assert len(stepping._kept) <= 5
-        assert len(stepping._patterns) <= 5
+        assert len(stepping.expectations) <= 5
     legato.engine.forget()
     assert not stepping._kept
-    assert not stepping._patterns
+    assert not len(stepping.expectations)
     step(lg.Unroll())
 
 

@@ -10,6 +10,7 @@ import legato as lg
 import legato.engine
 from engines import REPLAYED, assert_alike, outcome
 from legato._support.compiling import UnrecordableError
+from legato.engine.expecting import Call
 from makers import randn
 
 B = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
@@ -146,11 +147,9 @@ def test_a_tensor_outside_is_not_changed_by_the_attempt():
         return (0.5 * (x - B) ** 2).sum()
 
     seen.fill_(True)
+    state = PLAIN.init(smooth(lambda x: (x**2).sum()), START)
     with pytest.raises(UnrecordableError, match="in place"):
-        legato.engine.stepping.stepping(
-            smooth(marking), PLAIN, PLAIN.init(smooth(lambda x: (x**2).sum()), START),
-            differentiate=False,
-        )  # fmt: skip
+        legato.engine.stepping.stepping(Call(smooth(marking), PLAIN, state))
     assert bool(seen.all())
 
 
@@ -234,7 +233,7 @@ def test_states_that_change_their_shape():
         algorithm = Growing(0.1)
         with pytest.raises(UnrecordableError, match="shape"):
             legato.engine.stepping.stepping(
-                problem, algorithm, algorithm.init(problem, START), differentiate=False
+                Call(problem, algorithm, algorithm.init(problem, START))
             )
 
 

@@ -13,6 +13,7 @@ from torch._guards import active_fake_mode
 from torch.autograd import forward_ad
 
 from legato._support.compiling import is_being_recorded
+from legato._support.later import taken_for_granted
 from legato.errors import InputError
 
 RANGE = {torch.float32: 1e9, torch.float64: 1e75}
@@ -110,10 +111,10 @@ def as_number(value: Any) -> float:
 
 
 def holds(condition: Tensor | bool) -> bool:
-    """Whether ``condition`` is true everywhere; true where values cannot be read."""
+    """Whether ``condition`` is true everywhere; true where values cannot be read, or not yet."""
     if isinstance(condition, bool):
         return condition
-    return not is_concrete() or bool(condition.all())
+    return not is_concrete() or taken_for_granted(condition) or bool(condition.all())
 
 
 def require_tensor(value: Any, name: str, kind: str = "a tensor") -> None:

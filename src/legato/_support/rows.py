@@ -44,9 +44,10 @@ class Rows:
         return torch.cat([tree.as_real(t).reshape(*count, -1) for t in tree.leaves(values)], -1)
 
     def unflatten(self, rows: Tensor) -> Any:
-        """The inverse of :meth:`flatten`."""
+        """The inverse of :meth:`flatten`; axes in front of it stay in front."""
+        count = rows.shape[: rows.ndim - len(self.count) - 1]
         elements = math.prod(self.count)
         targets = tree.leaves(self.like)
         parts = rows.split([tree.entries(t) // elements for t in targets], -1)
-        shaped = [tree.shaped(t, part) for t, part in zip(targets, parts, strict=True)]
+        shaped = [tree.shaped(t, part, count) for t, part in zip(targets, parts, strict=True)]
         return tree.rebuild(self.like, shaped)

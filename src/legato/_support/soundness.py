@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import RANGE, is_concrete, out_of_range, require_nonnegative
+from legato._support.checks import RANGE, holds, is_concrete, out_of_range, require_nonnegative
 from legato._support.holding import Held, held_tensors, held_weights
 from legato._support.tree import as_real
 from legato.errors import InputError
@@ -52,18 +52,8 @@ def require_sound_data(obj: Any, what: str) -> None:
     # A weight was not negative when its term was made, but may have been learned since.
     weights = list(held_weights(obj))
     of_any_size = {id(held.tensor) for held in weights}
-    # One pass, no copy, one read for all.
-    probes = [
-        torch.isnan(t.detach()).any()
-        if may_be_infinite
-        else _flaw(t.detach(), of_any_size=id(t) in of_any_size)
-        for _, t, may_be_infinite in found
-    ]
-    probes += [(held.tensor.detach() < 0).any() for held in weights]
-    total = probes[0] + 0.0
-    for probe in probes[1:]:
-        total = total + probe.to(total)
-    if float(total) != 0:
+    whole = [held.tensor >= 0 for held in weights if not held.tensor.is_floating_point()]
+    if not all(map(holds, [*_conditions(found, of_any_size), *whole])):
         for path, tensor, _ in weights:
             if not bool(torch.isnan(tensor.detach()).any()):
                 require_nonnegative(tensor, path)
@@ -80,18 +70,32 @@ def _entries(t: Tensor) -> Tensor:
     return t.detach()._values() if t.layout is torch.sparse_coo else t.detach().values()
 
 
-def _flaw(t: Tensor, of_any_size: bool) -> Tensor:
-    """0, unless t holds NaN or infinity, or is of float64 and its largest entry outside of RANGE.
+def _conditions(found: list[Held], of_any_size: set[int]) -> list[Tensor]:
+    """What holds of sound data, one tensor for each device: one pass, no copy, one read for all."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    groups: dict[Any, list[Tensor]] = {}
+    for _, t, may_be_infinite in found:
+        low, high = t.detach().aminmax()
+        is_weight = id(t) in of_any_size
+        ranged = t.dtype == torch.float64 and not (is_weight or may_be_infinite)
+        limit = RANGE[t.dtype] if ranged else None
+        groups.setdefault((t.device, t.dtype, may_be_infinite, is_weight, limit), []).extend(
+            (low, high)
+        )
+    for (device, _, may_be_infinite, is_weight, limit), ends in groups.items():
+        several = torch.stack(ends)
+        sound = ~several.isnan() if may_be_infinite else several.isfinite()
+        if is_weight:
+            sound = sound & (several >= 0)
+        if limit is not None:
+            sound = sound & within(several.view(-1, 2).abs().amax(-1, keepdim=True), limit)
+        by_device.setdefault(device, []).append(sound.all())
+    return [parts[0] if len(parts) == 1 else torch.stack(parts) for parts in by_device.values()]
 
-    Zero is fine. Weights may be ``of_any_size``: one that is huge, as a search for a good one may
-    try, makes its term a constraint.
-    """
-    low, high = t.aminmax()
-    flaw = 0 * low + 0 * high
-    if t.dtype != torch.float64 or of_any_size:
-        return flaw
-    limit, largest = RANGE[t.dtype], torch.maximum(-low, high)
-    return flaw + (largest > limit) + ((largest > 0) & (largest < 1 / limit))
+
+def within(largest: Tensor, limit: float) -> Tensor:
+    """Whether largest entries lie in the range, or are 0."""
+    return (largest == 0) | ((largest <= limit) & (largest >= 1 / limit))
 
 
 def _describe_unsound(found: list[Held], of_any_size: set[int], what: str) -> str:
@@ -111,7 +115,7 @@ def _describe_unsound(found: list[Held], of_any_size: set[int], what: str) -> st
     path, tensor = next(
         (path, tensor)
         for path, tensor, may_be_infinite in found
-        if not may_be_infinite
-        if bool(_flaw(tensor.detach(), of_any_size=id(tensor) in of_any_size))
+        if not may_be_infinite and id(tensor) not in of_any_size and tensor.dtype == torch.float64
+        if not bool(within(tensor.detach().abs().amax(), RANGE[tensor.dtype]))
     )
     return out_of_range(path or what, float(tensor.detach().abs().amax()), tensor.dtype)

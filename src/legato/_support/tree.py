@@ -190,11 +190,14 @@ def entries(t: Tensor) -> int:
     return 2 * t.numel() if t.is_complex() else t.numel()
 
 
-def shaped(like: Tensor, numbers: Tensor) -> Tensor:
-    """Real numbers as a tensor shaped like another one, the inverse of :func:`as_real`."""
+def shaped(like: Tensor, numbers: Tensor, count: Sequence[int] = ()) -> Tensor:
+    """Real numbers as a tensor shaped like another one, the inverse of :func:`as_real`.
+
+    ``count`` are axes in front that the other one does not have.
+    """
     if not like.is_complex():
-        return numbers.reshape(like.shape)
-    return torch.complex(*numbers.reshape(*like.shape, 2).unbind(-1))
+        return numbers.reshape((*count, *like.shape))
+    return torch.complex(*numbers.reshape((*count, *like.shape, 2)).unbind(-1))
 
 
 def unflatten(like: TreeT, vector: Tensor) -> TreeT:

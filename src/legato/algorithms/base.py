@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.tree import Var, sum_beyond
+from legato._support.checks import wide_norm
+from legato._support.tree import Var
 from legato.errors import DivergenceError
 from legato.geometry import Euclidean, Geometry, Product
 
@@ -221,6 +222,13 @@ _CALM = 0.01
 def _norm(x: Var, batch: int) -> Tensor:
     """Euclidean, in float64 where the device has it: squares of 1e20 are no float32 numbers."""
     parts = [t.detach() for t in tree.leaves(x)]
-    wide = [t if t.device.type == "mps" else t.to(_WIDE.get(t.dtype, torch.float64)) for t in parts]
-    total = torch.stack([sum_beyond(tree.square(t), batch) for t in wide]).sum(0)
-    return total.sqrt().to(tree.real_dtype(parts[0].dtype))
+    lengths = [_length(t, batch) for t in parts]
+    total = lengths[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(lengths), dim=0)
+    return total.to(tree.real_dtype(parts[0].dtype))
+
+
+def _length(t: Tensor, batch: int) -> Tensor:
+    if t.ndim > batch:
+        return wide_norm(t, tuple(range(batch, t.ndim)))
+    wide = t if t.device.type == "mps" else t.to(_WIDE.get(t.dtype, torch.float64))
+    return wide.abs()

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, is_concrete, may_be_differentiated
+from legato._support.checks import as_number, holds, is_concrete, may_be_differentiated
+from legato._support.later import later
 from legato._support.lazy import lazy
 from legato._support.momentum import next_t
 from legato._support.tree import Var, tree_map
@@ -208,7 +209,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
             return self.step_size.scaled(problem, self.geometry, y, x, ones, move)
         if self.step_size is None:
             return self._derived_step(problem, x)
-        self._require_stable(problem)
+        later(partial(self._require_stable, problem))
         return as_step(self.step_size, like)
 
     def _derived_step(self, problem: Composite, x: Var) -> Tensor:
@@ -248,8 +249,8 @@ class ForwardBackward(Algorithm[Composite, Any]):
         else:
             beta = self.inertia or 0.0
             most, condition, named = 2 * (1 - beta), "2(1 − β)/L", f"β = {beta:g}"
-        worst = as_number(torch.as_tensor(self.step_size * L).amax())  # type: ignore[operator]
-        if worst > most * (1 + 1e-6):
+        too_large = torch.as_tensor(self.step_size * L) > most * (1 + 1e-6)  # type: ignore[operator]
+        if not holds(~too_large):
             largest = as_number(torch.as_tensor(L).amax())
             raise StepError(
                 f"The step {as_number(torch.as_tensor(self.step_size).amax()):g} violates its "

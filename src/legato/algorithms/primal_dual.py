@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, is_concrete
+from legato._support.checks import as_number, holds, is_concrete
+from legato._support.later import later
 from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.base import Algorithm, is_euclidean
 from legato.algorithms.start import (
@@ -191,7 +193,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
         K = as_step(K, like)
         K = torch.where(K > 0, K, torch.ones_like(K))  # K = 0 couples nothing: any step will do
         if self.tau is not None and self.sigma is not None:
-            self._require_stable(problem, K, L)
+            later(partial(self._require_stable, problem, K, L))
             given = (self.tau, self.sigma)
             return Steps(*(as_step(s, like) for s in given))
         m, n = self._require_moduli(problem)
@@ -200,7 +202,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
         if self.tau is not None:
             tau = as_step(self.tau, like)
             room = m / tau - L
-            if is_concrete() and not bool((room > 0).all()):
+            if not holds(room > 0):
                 raise StepError(
                     f"tau = {as_number(tau.amax()):g} must be below 1/L_f = "
                     f"{m / as_number(L.amax()):g}."
@@ -272,7 +274,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
             sigma = sigma.amin()
         K = self._for_primal(problem, K)
         room = (m / tau - L) * n / sigma
-        if not bool((room >= K**2 * (1 - 1e-5)).all()):
+        if not holds(room >= K**2 * (1 - 1e-5)):
             raise StepError(
                 f"tau = {as_number(tau.amax()):g} and sigma = {as_number(sigma):g} violate "
                 f"(1/tau − L_f)/sigma ≥ ‖K‖²: the left side is {as_number(room.amin()):g}, the "

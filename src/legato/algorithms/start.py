@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import is_concrete, require_tensor, require_tensor_or_number
+from legato._support.checks import holds, is_concrete, require_tensor, require_tensor_or_number
+from legato._support.later import later
 from legato._support.tree import Var, tree_map
 from legato.errors import DivergenceError, DomainError, InputError, StepError
 from legato.functions import Function, Separable, mirror_prox
@@ -39,10 +41,7 @@ def mirror_start(geometry: Geometry, term: Function, shape: Var | None, x0: Var 
     x0 = fitted(x0, shape, "x0")
     require_numbers_of(geometry, x0)
     if is_concrete():
-        for tensor in tree.leaves(x0):
-            if not bool(torch.isfinite(tensor.detach()).all()):
-                raise InputError("x0 holds NaN or infinite values.")
-        geometry.require_interior(tree.detach(x0))
+        later(partial(_require_inside, geometry, x0))
     return geometry.mirror(x0)
 
 
@@ -64,6 +63,12 @@ def require_real_variable(state: Var) -> None:
             "Newton solves with real Hessians, but the variable is complex. Use ForwardBackward or "
             "PrimalDual, or give real and imaginary parts as an axis."
         )
+
+
+def _require_inside(geometry: Geometry, x0: Var) -> None:
+    if not all(holds(torch.isfinite(t.detach())) for t in tree.leaves(x0)):
+        raise InputError("x0 holds NaN or infinite values.")
+    geometry.require_interior(tree.detach(x0))
 
 
 def neutral(geometry: Geometry, term: Function, shape: Var) -> Var:
@@ -125,14 +130,13 @@ def _blocks(x: Var) -> str:
 
 def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
     """Refuse NaN, infinity and mirror variables that belong to no point."""
-    finite = all(bool(torch.isfinite(t).all()) for t in tree.leaves(y))
-    if not finite:
+    if not all(holds(torch.isfinite(t)) for t in tree.leaves(y)):
         raise DivergenceError(
             f"{who} diverged: its state holds NaN or infinity. The step is too large for this "
             "problem, or a callable returned non-finite values. Try a smaller step, "
             "step_size=legato.Backtracking(), or float64."
         )
-    if not bool(geometry.mirror_interior(y).all()):
+    if not holds(geometry.mirror_interior(y)):
         raise DomainError(
             f"{who} left the range of ∇ψ of {geometry!r}: a subproblem has no solution because the "
             "step is too large, or one that is too large for its precision. Try a smaller step, or "

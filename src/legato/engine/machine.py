@@ -300,6 +300,36 @@ class OpenTape:
         return self._sweep.product(self._tape, *cotangents)
 
 
+class Beside:
+    """A stream beside the present one, that has seen what happened there until this was made."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        devices = [t.device for t in tensors if t.device.type == "cuda"]
+        self._device = devices[0] if devices else None
+        self._since = None if self._device is None else torch.cuda.current_stream(self._device)
+        if self._since is not None:
+            self._event = self._since.record_event()
+
+    def __enter__(self) -> None:
+        if self._since is None:
+            return
+        if self._device not in _side:
+            _side[self._device] = torch.cuda.Stream(self._device)
+        self._stream = _side[self._device]
+        self._stream.wait_event(self._event)
+        self._entered = torch.cuda.stream(self._stream)
+        self._entered.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._since is None:
+            return
+        self._entered.__exit__(*raised)
+        self._since.wait_stream(self._stream)
+
+
+_side: dict[Any, torch.cuda.Stream] = {}
+
+
 def _copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors in memory of their own; what is one tensor stays one."""
     once = {id(t): t for t in tensors}

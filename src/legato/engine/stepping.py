@@ -15,6 +15,7 @@ from legato._support import tree
 from legato._support.compiling import UnrecordableError
 from legato._support.forking import renew_after_fork
 from legato.algorithms import Algorithm
+from legato.engine.expecting import Call, Expectations, is_one
 from legato.engine.machine import Builder, CapturedLoop, CapturedSweep
 from legato.engine.program import Adjoint, Program
 from legato.engine.recording import Recorder, Recording, recording
@@ -59,10 +60,14 @@ class Stepping:
         by_number = dict(zip(self.program.outside, self.outside, strict=True))
         return [by_number[adjoint.outside[i]] for i in self.program.found]
 
+    def is_one_with(self, other: Stepping) -> bool:
+        """Whether both run the same program on the same memory."""
+        alike = self.kept is other.kept and self.attached == other.attached
+        return alike and all(map(is_one, self.outside, other.outside))
+
 
 _kept: OrderedDict[Any, Kept] = OrderedDict()
-_patterns: OrderedDict[Any, tuple[bool, ...]] = OrderedDict()
-"""Which entries of a state turned out to be attached, as a first guess for the next call."""
+expectations = Expectations()
 
 
 class _Memory:
@@ -75,7 +80,6 @@ class _Memory:
     def _forget(self) -> None:
         self.lock = threading.Lock()
         _kept.clear()
-        _patterns.clear()
 
 
 _memory = _Memory()
@@ -88,32 +92,39 @@ def forget() -> None:
     """
     with _memory.lock:
         _kept.clear()
-        _patterns.clear()
+    expectations.forget()
 
 
-def stepping(
-    problem: Any, algorithm: Algorithm[Any, Any], state: Any, *, differentiate: bool,
-    attach: bool = False,
-) -> Stepping:  # fmt: skip
-    """The step of an algorithm from ``state``, as a program; raises :class:`UnrecordableError`.
+def expected_step(call: Call) -> tuple[Stepping | None, bool]:
+    """The step as the last call of this kind had it, on the tensors of this one; and whether what
+    was expected of the last one was right."""
+    last = expectations.of(call.kind())
+    kept = None if last is None else last.program()
+    if last is None or kept is None:
+        return None, False
+    tensors = last.tensors(call)
+    return None if tensors is None else Stepping(kept, tensors, last.attached), last.trusted
 
-    ``attach`` asks for derivatives in all of the state, whatever it depends on.
+
+def stepping(call: Call, expected: Stepping | None = None) -> tuple[Stepping, bool]:
+    """The step of a call as a program, and whether it is the one that was expected.
+
+    Raises :class:`UnrecordableError`.
     """
-    leaves = tree.leaves(state)
+    leaves, differentiate = tree.leaves(call.state), call.differentiate
     _require_one_device(leaves)
-    attached = tuple(attach or (differentiate and t.requires_grad) for t in leaves)
-    kinds = tuple((t.shape, t.dtype) for t in leaves)
-    hint = (type(algorithm), type(problem), differentiate, attached, kinds)
-    attached = _patterns.get(hint, attached)
+    last = expectations.of(call.kind())
+    attached = call.attached() if last is None else last.attached
     while True:
-        one = _Step(problem, algorithm, state, leaves, attached, differentiate)
+        one = _Step(call.problem, call.algorithm, call.state, leaves, attached, differentiate)
         grown = tuple(a or b for a, b in zip(attached, one.attached, strict=True))
         if grown == attached:
             break
         attached = grown  # what a step attaches, the next one finds attached
-    _require_one_device([*leaves, *one.recording.outside.values()])
+    outside = list(one.recording.outside.values())
+    _require_one_device([*leaves, *outside])
     if differentiate:
-        _require_untangled([t for t in one.recording.outside.values() if t.requires_grad])
+        _require_untangled([t for t in outside if t.requires_grad])
     adjoint = one.record_adjoint() if one.is_foreign else None
     default = torch.get_default_dtype()  # which operations without a dtype take
     key = (one.recording.key, one.graph_key, tuple(one.outputs), attached, adjoint, default)
@@ -127,12 +138,16 @@ def stepping(
         kept = Kept(one.program())
         one.require_repeatable(kept.program)
         with _memory.lock:
-            _patterns[hint] = attached
             kept = _kept.setdefault(key, kept)
-            for remembered in (_kept, _patterns):
-                while len(remembered) > KEPT:
-                    remembered.popitem(last=False)
-    return Stepping(kept, list(one.recording.outside.values()), attached)
+            while len(_kept) > KEPT:
+                _kept.popitem(last=False)
+    step = Stepping(kept, outside, attached)
+    as_expected = expected is not None and step.is_one_with(expected)
+    if as_expected and last is not None:
+        last.trusted = True
+    else:
+        expectations.note(call, kept, attached, outside, one.made_of_numbers())
+    return step, as_expected
 
 
 class _Step:
@@ -238,6 +253,10 @@ class _Step:
 
     # --- trust ------------------------------------------------------------------------------------
 
+    def made_of_numbers(self) -> set[int]:
+        """The identities of those tensors that it made of Python's numbers."""
+        return self._recorder.lifted()
+
     def brings_tensors(self) -> bool:
         """Whether it takes tensors from somewhere that torch does not see."""
         return self._recorder.brought()
@@ -258,7 +277,7 @@ class _Step:
         )
         if not same or second.outputs != self.outputs or second.graph_key != self.graph_key:
             raise UnrecordableError("two steps in a row do different things")
-        made_here = self._recorder.lifted()
+        made_here = self.made_of_numbers()
         for a, b in zip(mine.outside.values(), other.outside.values(), strict=True):
             if a is not b and a.data_ptr() != b.data_ptr() and id(a) not in made_here:
                 raise UnrecordableError("it computes with something that torch does not see")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from legato._support import tree
-from legato._support.checks import is_concrete, require_nonnegative, require_tensor
+from legato._support.checks import holds, is_concrete, require_nonnegative, require_tensor
 from legato._support.graph import (
     beyond_autograd,
     fresh_leaf,
@@ -37,7 +37,7 @@ def _square(norm: Tensor) -> Tensor:
     square = norm**2
     smallest = torch.finfo(square.dtype).tiny  # the inverse of what is below is infinite
     lost = (norm > 0) & ((square < smallest) | torch.isinf(square))
-    if is_concrete() and bool(lost.any()):
+    if not holds(~lost):
         raise StepError(
             f"‖A‖ = {float(norm[lost].flatten()[0]):g}, but its square is no number of "
             f"{norm.dtype}, so no step fits. Divide the data by such a number, or use float64."

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato._support.checks import is_concrete, wide_norm
+from legato._support.checks import holds, is_concrete, wide_norm
 from legato._support.compiling import UnrecordableError, is_being_recorded
 from legato._support.holding import Holder
 from legato._support.tree import Var, inner, sum_beyond, tree_map
@@ -165,7 +165,7 @@ class Geometry(Holder, ABC):
     def require_interior(self, x: Tensor, name: str = "x0") -> None:
         """Raise a :class:`~legato.errors.DomainError` unless x is strictly inside the domain."""
         inside = self.interior(x)
-        if not bool(inside.all()):
+        if not holds(inside):
             outside = ~inside
             index = tuple(int(i) for i in outside.nonzero()[0])
             where = f", first at {index}" if inside.shape == x.shape else ""

@@ -158,6 +158,8 @@ class Transposed:
 
     product: Callable[[Tensor], Tensor]
     engine: Engine | None
+    together: Callable[[Tensor], Tensor] | None = None
+    """The same for many w, along one more axis in front; None where coordinates are curved."""
 
     def __call__(self, w: Tensor) -> Tensor:
         return self.product(w)
@@ -213,7 +215,11 @@ class Linearisation:
     @property
     def transposed(self) -> Transposed:
         """w ↦ A_xᵀw on rows; made anew, for one that is kept would keep itself alive."""
-        return Transposed(self._transposed, self._engine)
+        flat = not self.algorithm.coordinates(self.state)
+        return Transposed(self._transposed, self._engine, self._together if flat else None)
+
+    def _together(self, W: Tensor) -> Tensor:
+        return self._products(self._outputs, self._inputs)(W)
 
     def _transposed(self, w: Tensor) -> Tensor:
         r"""A_xᵀ as the fixed-point family needs it, on cotangents of mirror coordinates, as rows.
@@ -246,19 +252,27 @@ class Linearisation:
         with torch.no_grad():
             project = halves.range_projector(tree.detach(half))
 
-        def flat_product(outputs: Tree, inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:
-            def product(v: Tensor) -> Tensor:
-                cotangents = tree.leaves(self.rows.unflatten(v))
-                return self.rows.flatten(tuple(pull_back(tree.leaves(outputs), inputs, cotangents)))
-
-            return product
-
+        B = self._products(tree.leaves(half), inputs)
+        P = self._products(tree.leaves(after), middle)
         return Factored(
-            flat_product(half, inputs),
-            flat_product(after, middle),
+            B,
+            P,
             project and (lambda v: self.rows.flatten(project(self.rows.unflatten(v)))),
             halves.symmetric,
+            lambda V: B(P(V)),
         )
+
+    def _products(self, outputs: list[Tensor], inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:
+        """v ↦ Jᵀv on rows, or for many v along one more axis in front."""
+        single = len(self.rows.count) + 1
+
+        def product(v: Tensor) -> Tensor:
+            count = v.shape[: v.ndim - single]
+            cotangents = tree.leaves(self.rows.unflatten(v))
+            found = pull_back(outputs, inputs, cotangents, count)
+            return torch.cat([tree.as_real(t).reshape(*v.shape[:-1], -1) for t in found], -1)
+
+        return product
 
     def jvp(self, tangents: Sequence[Tensor], parameter_tangents: Sequence[Tensor] = ()) -> Any:
         """J·(ṡ, θ̇), for tangents that may have one more leading axis, of directions."""

@@ -10,22 +10,35 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.precision import full_precision
+from legato.engine.expecting import Call
 from legato.engine.stepping import Stepping
-from legato.engine.switch import loop, recorded_step, sweep
+from legato.engine.switch import loop, recorded_run, sweep
 from legato.errors import GradientError
 from legato.gradients.base import Task, changed_since
 
 
 def swept(task: Task, start: Any, iterations: int) -> tuple[Any, Any] | None:
     """The last two states, the last one attached; None where the steps have to run as usual."""
-    step = recorded_step(task.engine, task.problem, task.algorithm, start, differentiate=True)
-    if step is None or task.engine is None:
+    engine = task.engine
+    if engine is None:
         return None
-    if step.program.adjoint is None:  # nothing to differentiate
-        return loop(task.engine, step, start, iterations)
-    leaves = tree.leaves(start)
-    sweeping = _Sweeping(task.engine, step, leaves, iterations)
-    attached = [t for t, a in zip(leaves, step.attached, strict=True) if a]
+    leaves = [t.detach() for t in tree.leaves(start)]
+    call = Call(task.problem, task.algorithm, start, differentiate=True)
+
+    def run(step: Stepping) -> Any:
+        if step.program.adjoint is None:  # nothing to differentiate
+            return loop(engine, step, start, iterations)
+        return sweep(engine, step, leaves, iterations)
+
+    ran = recorded_run(engine, call, iterations, run)
+    if ran is None:
+        return None
+    step, result = ran
+    if step.program.adjoint is None:
+        before, after = result
+        return before, after
+    sweeping = _Sweeping(step, leaves, *result)
+    attached = [t for t, a in zip(tree.leaves(start), step.attached, strict=True) if a]
     final = _Swept.apply(sweeping, *attached, *step.learned)  # type: ignore[no-untyped-call]
     return tree.rebuild(start, sweeping.before), tree.rebuild(start, final)
 
@@ -34,24 +47,24 @@ class _Sweeping:
     """What the two passes share besides the tensors that autograd sees."""
 
     def __init__(
-        self, engine: Any, step: Stepping, leaves: Sequence[Tensor], iterations: int
-    ) -> None:
-        self.engine, self.step, self.iterations = engine, step, iterations
-        self.leaves = [t.detach() for t in leaves]
-        self.before: list[Tensor] = []
-        self.tape: Any = None
-        self.versions: list[int] = []
+        self, step: Stepping, leaves: Sequence[Tensor], before: Sequence[Tensor],
+        after: Sequence[Tensor], tape: Any,
+    ) -> None:  # fmt: skip
+        self.step, self.leaves, self.tape = step, leaves, tape
+        self.after: Sequence[Tensor] = after
+        # As tensors of their own: an entry may be one of the results, which lead back here.
+        self.before = [t.detach() for t in before]
+        self.versions = self.versions_now()
 
     def versions_now(self) -> list[int]:
         """Data changed in place since the solve would be differentiated where nobody was."""
         tensors = (*self.leaves, *self.step.outside)
         return [0 if t.is_inference() else t._version for t in tensors]
 
-    def forward(self) -> tuple[Tensor, ...]:
-        before, after, self.tape = sweep(self.engine, self.step, self.leaves, self.iterations)
-        # As tensors of their own: an entry may be one of the results, which lead back here.
-        self.before, self.versions = [t.detach() for t in before], self.versions_now()
-        return tuple(after)
+    def taken(self) -> Sequence[Tensor]:
+        """The last state, which leads back here once autograd has it."""
+        after, self.after = self.after, ()
+        return after
 
 
 class _Swept(torch.autograd.Function):
@@ -60,7 +73,7 @@ class _Swept(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sweeping: _Sweeping, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.sweeping = sweeping
-        after = sweeping.forward()
+        after = sweeping.taken()
         # A tensor that stands in two places of the state is two results.
         seen: set[int] = set()
         results = []

@@ -85,6 +85,7 @@ class Factored:
         P: v ↦ Pv, the derivative of the prox.
         project: v ↦ Πv, the orthogonal projection onto the range of P, where it is known.
         symmetric: whether both are known to be symmetric; otherwise a solver has to check.
+        together: as M, for many v at once, along one more axis in front.
 
     >>> M = legato.gradients.Factored(lambda v: 0.5 * v, lambda v: v * torch.tensor([1.0, 0.0]))
     >>> M(torch.ones(2))
@@ -95,6 +96,7 @@ class Factored:
     P: Product
     project: Product | None = None
     symmetric: bool = False
+    together: Product | None = None
 
     def __call__(self, v: Tensor) -> Tensor:
         return self.B(self.P(v))

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from legato.engine import Engine
 from legato.gradients.linear.base import (
     LinearResult,
     LinearSolver,
@@ -62,9 +61,14 @@ class GMRES(LinearSolver):
         w, r, used = torch.zeros_like(rows), rows, 0
         target = tol * norm(rows)
         previous = torch.ones_like(target)
+        space: Krylov | None = None
         while used < self.iterations:
             cycle = min(self.restart, self.iterations - used, xi.shape[-1])
-            update, count = _arnoldi_cycle(by_rows, r, cycle, target, engine_behind(product))
+            if space is None or space.size != cycle:
+                # An (almost) empty new direction: the space is invariant, nothing is left in it.
+                engine = engine_behind(product)
+                space = Krylov(lambda v: v - by_rows(v), rows, cycle, 1e-14, engine)
+            update, count = _arnoldi_cycle(space, r, target)
             w, used = w + update, used + count
             r, residual = residual_of(by_rows, w, rows)
             # A whole cycle without progress, or nothing left: what rounding hides remains unknown.
@@ -75,20 +79,16 @@ class GMRES(LinearSolver):
         return judged(product, w.reshape(xi.shape), xi, used, tol)
 
 
-def _arnoldi_cycle(
-    product: Product, r: Tensor, size: int, target: Tensor, engine: Engine | None
-) -> tuple[Tensor, int]:
+def _arnoldi_cycle(space: Krylov, r: Tensor, target: Tensor) -> tuple[Tensor, int]:
     """One GMRES cycle for each row of r: the updates, and the number of products.
 
     The Krylov bases live where r lives; the small Hessenberg systems (float64) on the host.
     """
     heads = torch.cat([norm(r), target], -1).double().cpu()
-    H = torch.zeros(len(r), size + 1, size, dtype=torch.float64)
+    H = torch.zeros(len(r), space.size + 1, space.size, dtype=torch.float64)
     fit = _HessenbergFit(heads[:, 0])
     going, count = heads[:, 0] > 0, 0
-    # An (almost) empty new direction means that the space is invariant: nothing is left in it.
-    space = Krylov(lambda v: v - product(v), r, size, 1e-14, engine)
-    for k, column in enumerate(space):
+    for k, column in enumerate(space.columns(r)):
         require_finite_products(column)
         H[:, : k + 2, k] = column
         count = k + 1

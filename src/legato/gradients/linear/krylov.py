@@ -10,6 +10,7 @@ from torch import Tensor
 
 from legato.algorithms import Algorithm
 from legato.engine import Engine
+from legato.engine.stepping import Stepping
 from legato.engine.switch import loop, recorded_step
 from legato.gradients.linear.base import Product, norm
 
@@ -18,36 +19,41 @@ AT_ONCE = 10
 
 
 class Krylov:
-    r"""The Arnoldi process for each row of ``start``.
+    r"""The Arnoldi process for each row of a start r.
 
     .. math:: C v_k = \sum_{j ≤ k+1} h_{jk} v_j, \qquad v_1 = r/‖r‖
 
-    Iterating gives the columns (h_{1k}, …, h_{k+1,k}) of all rows, float64 on the host; ``basis``
+    :meth:`columns` gives (h_{1k}, …, h_{k+1,k}) of all rows, float64 on the host; ``basis``
     holds v_1, …, v_k and more. What is shorter than ``shortest`` of Cv counts as nothing: the space
     is exhausted, and that row goes on with zeros.
     Reference: Saad (2003), Section 6.3.
 
     Args:
         product: v ↦ Cv on rows.
-        start: r.
+        like: a matrix of the shape of r.
         size: the largest number of columns.
         shortest: relative to ‖Cv‖.
         engine: what runs it; None for step by step.
     """
 
     def __init__(
-        self, product: Product, start: Tensor, size: int, shortest: float, engine: Engine | None
+        self, product: Product, like: Tensor, size: int, shortest: float, engine: Engine | None
     ) -> None:
         self.product, self.size, self.shortest, self.engine = product, size, shortest, engine
-        self.basis = start.new_zeros(size + 1, *start.shape)
-        self.basis[0] = unit(start, norm(start))
+        self.basis = like.new_zeros(size + 1, *like.shape)
+        self._step: Stepping | None = None
+        """Recorded once: the product does not change while a system is solved."""
 
-    def __iter__(self) -> Iterator[Tensor]:
-        step = None
+    def columns(self, start: Tensor) -> Iterator[Tensor]:
+        """The columns of H, one after another, for a start r."""
+        self.basis = torch.zeros_like(self.basis)
+        self.basis[0] = unit(start, norm(start))
         arnoldi = _Arnoldi(self.shortest)
         if self.engine is not None and self.size > 1:
             state = arnoldi.init(self, None)
-            step = recorded_step(self.engine, self, arnoldi, state)
+            if self._step is None:
+                self._step = recorded_step(self.engine, self, arnoldi, state)
+        step = self._step
         if step is None or self.engine is None:
             yield from self._one_by_one()
             return

@@ -91,7 +91,7 @@ def ritz_radius(product: Product, start: Tensor, products: int = RITZ_PRODUCTS) 
     rounding = torch.finfo(start.dtype).eps ** 0.5  # what is shorter is rounding
     H = torch.zeros(len(rows), size, size, dtype=torch.float64)
     space = Krylov(by_rows, rows, size, rounding, engine_behind(product))
-    for k, column in enumerate(space):
+    for k, column in enumerate(space.columns(rows)):
         known = min(k + 2, size)
         H[:, :known, k] = column[:, :known]
     if not bool(torch.isfinite(H).all()):
