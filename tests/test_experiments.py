@@ -1,8 +1,10 @@
 """What the experiments' pages say is what their result files hold."""
 
+import importlib.util
 import json
 import re
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,14 @@ def test_the_peers_are_the_result_file_s(words, name):
     (line,) = re.findall(rf"^\| {re.escape(words)} \|(.*)\|$", PAGE, flags=re.MULTILINE)
     expected = [f"{row['accuracy']:.2f}", f"{row['iou']:.2f}", f"{row['milliseconds']:.1f}"]
     assert [cell.strip() for cell in line.split("|")] == expected
+
+
+def test_the_upper_level_is_the_result_file_s():
+    folder = SEGMENT.parent / "upper_level"
+    spec = importlib.util.spec_from_file_location("upper_level_run", folder / "run.py")
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = script  # dataclasses look there
+    spec.loader.exec_module(script)
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert script.summary(found["rows"]) == found["summary"]
+    assert script.markdown(found["summary"]) in (folder / "README.md").read_text(encoding="utf-8")

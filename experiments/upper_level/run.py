@@ -30,7 +30,6 @@ STOP = lg.Stop(2000, tol=1e-7)
 OPTIMISERS: dict[str, Callable[[Any], Any]] = {
     "IPiano, searched": lambda p: lg.optim.IPiano(p),
     "IPiano, variable": lambda p: lg.optim.IPiano(p, rule=lg.optim.VariableMomentum()),
-    "IPiano, momentum 0.8": lambda p: lg.optim.IPiano(p, rule=lg.optim.SearchedStep(0.8)),
     "ProximalGradient": lambda p: lg.optim.ProximalGradient(p),
     "HeavyBall, lr 0.1": lambda p: lg.optim.HeavyBall(p, lr=0.1, momentum=0.8),
     "NonlinearCG": lambda p: lg.optim.NonlinearCG(p),
@@ -166,34 +165,34 @@ def run(problem: Bilevel, make: Callable[[Any], Any], seed: int, steps: int) -> 
     )
 
 
-def reached(course: list[list[float]], goal: float) -> float:
-    """Lower-level iterations until the loss is at most the goal; infinite if never."""
-    return next((float(n) for n, value in course if value <= goal), math.inf)
+def at(one: dict[str, Any], budget: float) -> float:
+    """The least loss within so many lower-level iterations."""
+    return min((value for n, value in one["best"] if n <= budget), default=math.inf)
 
 
 def summary(rows: dict[str, Any]) -> dict[str, Any]:
-    """How often each optimiser goes 95 % of the way from the start to the best loss of anybody, and
-    the iterations that this takes, relative to proximal gradient descent."""
-    found: dict[str, Any] = {name: {"reached": 0, "of": 0, "ratios": []} for name in OPTIMISERS}
-    for problem in rows.values():
-        for place in range(len(SEEDS)):
-            runs = {name: problem[name][place] for name in OPTIMISERS}
-            least = min(one["loss"] for one in runs.values())
-            first = next(iter(runs.values()))["best"][0][1]
-            goal = least + 0.05 * (first - least)
-            plain = reached(runs["ProximalGradient"]["best"], goal)
-            for name, one in runs.items():
-                needed = reached(one["best"], goal)
-                found[name]["of"] += 1
-                found[name]["reached"] += needed < math.inf
-                if max(needed, plain) < math.inf:
-                    found[name]["ratios"].append(needed / plain)
-    for one in found.values():
-        ratios = sorted(one.pop("ratios"))
-        one["compared"] = len(ratios)
-        one["median_ratio"] = ratios[len(ratios) // 2] if ratios else None
-        one["faster"] = sum(r < 1 for r in ratios)
+    """How each optimiser's loss compares with proximal gradient descent's at the same price, the
+    lower-level iterations of the one of the two that spent less; within 1 % they are equal."""
+    found = {}
+    for name in OPTIMISERS:
+        counts = {"lower": 0, "equal": 0, "higher": 0}
+        for problem in rows.values():
+            for one, plain in zip(problem[name], problem["ProximalGradient"], strict=True):
+                budget = min(one["spent"], plain["spent"])
+                own, other = at(one, budget), at(plain, budget)
+                equal = abs(own - other) <= 0.01 * other
+                counts["equal" if equal else "lower" if own < other else "higher"] += 1
+        found[name] = counts
     return found
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The summary as a table."""
+    lines = ["| against ProximalGradient | lower | equal | higher |", "|---|---:|---:|---:|"]
+    for name, one in found.items():
+        if name != "ProximalGradient":
+            lines.append(f"| {name} | {one['lower']} | {one['equal']} | {one['higher']} |")
+    return "\n".join(lines)
 
 
 def draw(rows: dict[str, Any], path: Path) -> None:
@@ -232,7 +231,7 @@ def main() -> None:
     text = json.dumps(made | found, indent=1) + "\n"
     (chosen.out / "results.json").write_text(text, encoding="utf-8")
     draw(rows, chosen.out / "upper_level.png")
-    print(json.dumps(found["summary"], indent=1))
+    print(markdown(found["summary"]))
 
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ def _segmentation() -> list[Subject]:
             lambda n: {k: v for k, v in scene(n).items() if k != "logits"}, run_edges, **two),
         one("GlobalLayer",
             lambda: lnn.GlobalLayer(lnn.LearnedEdges((2,), 3, hidden=3), iterations=10,
-                                    largest=1.0),
+                                    max_weight=1.0),
             scene, run_global, **facts),
         one("Scale", lambda: lnn.Scale(10), lambda n: {"logits": n.normal(1, 3, 4, 4)},
             _call("logits"), batched=("logits",), has_batch=True, homogeneous=("logits",)),
