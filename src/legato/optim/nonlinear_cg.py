@@ -118,6 +118,7 @@ class NonlinearCG(DescentOptimizer):
         if not descent <= -1e-2 * tree.dot(new_steepest, new_steepest):
             beta, next_direction = 0.0, new_steepest
         self._memory.update(
+            made=True,
             count=0 if beta == 0 else count,
             beta=beta,
             t=chosen.t,
@@ -165,6 +166,14 @@ class NonlinearCG(DescentOptimizer):
         reach = max(1.0, tree.length(x))
         if square * reach**2 <= (1e4 * here.rounding) ** 2:
             return
+        if self._memory.get("made"):
+            raise NoStepError(
+                f"No step lowers the loss {here.loss:.6g} any more: the line search tried "
+                f"{self.line_search.trials} points along the negative gradient (norm "
+                f"{square**0.5:.3g}), after steps that did. The fit ends here, at a kink of the "
+                "loss or at the accuracy of its gradient. If it should go lower, tighten the lower "
+                "level's tolerance, or use IPiano, which takes kinks."
+            )
         raise NoStepError(
             f"No step works: the line search tried {self.line_search.trials} points along the "
             f"negative gradient (norm {square**0.5:.3g}) and found no decrease of the loss "

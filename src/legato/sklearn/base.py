@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
@@ -115,6 +116,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
     def _tune(self, X: Any, y: Vector, sample_weight: Any, labels: NDArray[Any]) -> None:
         self._require_parameters()
+        _require_squares(X, "X")
+        _require_squares(y, "y")
         penalties = self._penalties(X.shape[1])
         weights = np.ones(len(y))
         if sample_weight is not None:
@@ -155,6 +158,12 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             self.l1_ratio_ = penalties.ratio(theta)
         self.intercept_: Any
         self.coef_, self.intercept_ = whole.design.coefficients(fitted.w, fitted.intercept)
+
+    def _in_precision(self, given: Any) -> None:
+        """Coefficients in float32 where the data were; all of the fit is done in float64."""
+        if getattr(given, "dtype", None) == np.float32:
+            self.coef_ = self.coef_.astype(np.float32)
+            self.intercept_ = np.asarray(self.intercept_, dtype=np.float32)[()]
 
     def _level(
         self, X: Any, y: Vector, weights: Vector, rows: Indices, groups: Groups
@@ -332,6 +341,17 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def _require_squares(values: Any, name: str) -> None:
+    """Refuse numbers whose squares are none: they would count as constant features."""
+    stored = np.abs(values.data if sparse.issparse(values) else values)
+    largest = float(stored.max(initial=0.0))
+    if largest > 1e150 / np.sqrt(values.shape[0]) or 0 < largest < 1e-150:
+        raise InputError(
+            f"{name} has entries up to {largest:.3g}, whose squares over- or underflow in float64. "
+            "Scale the data, e.g. with sklearn.preprocessing.StandardScaler."
+        )
 
 
 def _rows(X: Any, y: Vector, weights: Vector, rows: Indices) -> ValidationRows:

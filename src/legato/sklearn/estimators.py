@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -29,10 +30,12 @@ class _Regression(RegressorMixin):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
         sample_weight : array-like of shape (n_samples,), default=None
         """
+        given = X
         options = {"dtype": np.float64, "y_numeric": True, "ensure_min_samples": 2}
         X, y = validate_data(self, X, y, accept_sparse=["csr", "csc"], **options)
         y = np.asarray(y, dtype=np.float64)
         self._tune(X, y, sample_weight, y)
+        self._in_precision(given)
         return self
 
     def predict(self, X: Any) -> Vector:
@@ -190,6 +193,8 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
 
     Parameters
     ----------
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, which multiply ``sample_weight`` in training and validation.
     [one penalty or many]
     [tuning]
 
@@ -214,6 +219,8 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
     True
     """
 
+    class_weight: Any = None
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Tune the penalties on the folds of ``cv``, and fit all rows with them.
 
@@ -223,6 +230,7 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
         y : array-like of shape (n_samples,), of two different labels
         sample_weight : array-like of shape (n_samples,), default=None
         """
+        given = X
         X, y = validate_data(
             self, X, y, accept_sparse=["csr", "csc"], dtype=np.float64, ensure_min_samples=2
         )
@@ -236,16 +244,20 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
         self.classes_, number = np.unique(y, return_inverse=True)
         present = number
         if sample_weight is not None:
-            given = np.asarray(sample_weight)
-            present = number[given > 0] if given.shape == number.shape else number
+            weights = np.asarray(sample_weight)
+            present = number[weights > 0] if weights.shape == number.shape else number
         if len(np.unique(present)) < 2:
             raise InputError(
                 "Classifier can't train when only one class is present: 2 are needed among the "
                 f"samples whose weight is not zero, and there are {len(np.unique(present))}."
             )
+        if self.class_weight is not None:
+            balance = compute_sample_weight(self.class_weight, y)
+            sample_weight = balance if sample_weight is None else balance * sample_weight
         self._tune(X, number.astype(np.float64), sample_weight, y)
         self.coef_ = self.coef_.reshape(1, -1)
         self.intercept_ = np.array([self.intercept_])
+        self._in_precision(given)
         return self
 
     def decision_function(self, X: Any) -> Vector:
