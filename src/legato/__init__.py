@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__ imports on demand
     from legato.algorithms import (
+        ADMM as ADMM,
         Algorithm as Algorithm,
+        Anderson as Anderson,
         Average as Average,
         Backtracking as Backtracking,
+        DouglasRachford as DouglasRachford,
         ForwardBackward as ForwardBackward,
+        HalfQuadratic as HalfQuadratic,
         Nesterov as Nesterov,
         Newton as Newton,
         PrimalDual as PrimalDual,
@@ -36,6 +40,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         AsymmetricL1 as AsymmetricL1,
         Box as Box,
         BregmanTerm as BregmanTerm,
+        Denoiser as Denoiser,
         Equality as Equality,
         Function as Function,
         GroupL1 as GroupL1,
@@ -130,14 +135,17 @@ except _metadata.PackageNotFoundError:  # a copy of the source on the path, not 
 
 # Where each public name lives.
 _HOMES = {
-    "algorithms": "Algorithm Average Backtracking ForwardBackward Nesterov Newton PrimalDual",
+    "algorithms": (
+        "ADMM Algorithm Anderson Average Backtracking DouglasRachford ForwardBackward "
+        "HalfQuadratic Nesterov Newton PrimalDual"
+    ),
     "bilevel": "fit",
     "diagnostics": "Diagnosis diagnose",
     "energy": "split",
     "engine": "Compiled Eager Engine Replayed",
     "functions": (
-        "L1 AffineSet AsymmetricL1 Box BregmanTerm Equality Function GroupL1 Halfspaces Hinge "
-        "Huber IsotropicTV KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall "
+        "L1 AffineSet AsymmetricL1 Box BregmanTerm Denoiser Equality Function GroupL1 Halfspaces "
+        "Hinge Huber IsotropicTV KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall "
         "LInfNorm Logistic MaxEntry Monotone NegativeEntropy NonNegative Nuclear "
         "PositiveSemidefinite Quadratic Quantile SecondOrderCone Separable Simplex Smooth "
         "SoftMaximum SortedL1 SparseGroupL1 SpectralBall SquaredDistance SquaredNorm "

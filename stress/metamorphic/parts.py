@@ -224,6 +224,8 @@ def _operators() -> dict[str, tuple[Draw, Callable[[Inputs], Any]]]:
         "SecondDifferences": (image, lambda t: lg.SecondDifferences()),
         "Wavelet": (lambda n: {"x": n.normal(4, 8)}, lambda t: lg.Wavelet(2)),
         "Radon": (lambda n: {"x": n.normal(5, 5)}, lambda t: lg.Radon([0.2, 1.4], 5)),
+        "Fourier": (image, lambda t: lg.operators.AsComplex().T
+                    @ lg.Fourier(torch.eye(3, 4) > 0) @ lg.operators.AsComplex()),
         "Stack": (_with(matrix), lambda t: lg.Stack(lg.Dense(t["A"]), lg.Identity())),
         "Composition": (matrix, lambda t: lg.Differences((-1,)) @ lg.Dense(t["A"])),
         "Sum": (matrix, lambda t: lg.Dense(t["A"]) + 0.5 * lg.Dense(t["A"])),

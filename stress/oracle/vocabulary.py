@@ -14,6 +14,7 @@ NOT_A_TERM = {
     "IsotropicTV": "short for GroupL1 behind Differences, which are drawn",
     "KullbackLeibler": "logarithms of data: held against cvxpy by the laws of proxes",
     "L0": "not convex: no solver gives its minimiser",
+    "Denoiser": "a network: there is no minimiser",
     "LogSum": "not convex: no solver gives its minimiser",
     "MCP": "not convex: no solver gives its minimiser",
     "Nuclear": "a cone of matrices: held against cvxpy by the laws of proxes",
@@ -30,10 +31,14 @@ NOT_A_TERM = {
     "registered_pairs": "a function",
 }
 NOT_AN_OPERATOR = {
+    "AsComplex": "real variables in front of complex operators: by the laws over complex numbers",
+    "Fourier": "complex: held against cvxpy by the laws over complex numbers",
     "Blur": "Convolution, which is drawn, by other means: held against SciPy",
     "Downsample": "of images: held against slices",
     "Mask": "Diagonal of zeros and ones",
     "Operator": "the base class",
+    "Part": "of a tuple: held against cvxpy by total generalised variation",
+    "parts": "a function",
     "Radon": "of images: held against integrals",
     "SecondDifferences": "short for SymmetrisedGradient behind Differences",
     "SymmetrisedGradient": "of vector fields: held against its definition",
@@ -59,6 +64,10 @@ NOT_A_STRATEGY = {
 }
 SOLVERS = ("CG", "GMRES", "BiCGStab", "Direct", "Neumann")
 NOT_AN_ALGORITHM = {
+    "ADMM": "quadratic data: held against the others by laws of its own",
+    "Anderson": "of another algorithm: by laws of its own",
+    "DouglasRachford": "two proxes: held against the others by laws of its own",
+    "HalfQuadratic": "solves a smoothed problem: by laws of its own",
     "Algorithm": "the base class",
     "SplitStep": "halves of a step",
     "Nesterov": "an option of ForwardBackward",

@@ -5,6 +5,7 @@ from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
 from legato.functions.cones import PositiveSemidefinite, SecondOrderCone
+from legato.functions.denoiser import Denoiser
 from legato.functions.entmax import SoftMaximum, Tsallis
 from legato.functions.flats import AffineSet, Halfspaces
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
@@ -37,6 +38,7 @@ __all__ = [
     "BregmanTerm",
     "Composed",
     "Conjugate",
+    "Denoiser",
     "Equality",
     "Function",
     "GroupL1",

@@ -16,7 +16,7 @@ from legato.functions.norms import require_one_each, root
 from legato.functions.prox import register_prox
 from legato.geometry import Euclidean
 
-_MOST_AXES = 16
+MOST_AXES = 16
 """More than a tensor of a problem ever has: the whole is coupled along all of its axes."""
 
 
@@ -68,7 +68,7 @@ class L2Norm(Function):
         return None if self.dims is None else -min(self.dims)
 
     def prox_couples(self) -> tuple[int, ...]:
-        return tuple(range(-_MOST_AXES, 0)) if self.dims is None else self.dims
+        return tuple(range(-MOST_AXES, 0)) if self.dims is None else self.dims
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return (self.norms(y) - step * self.weight).abs()

@@ -9,6 +9,7 @@ from legato.operators.dense import Dense
 from legato.operators.diagonal import Diagonal, Identity
 from legato.operators.differences import Differences
 from legato.operators.fourier import Fourier
+from legato.operators.part import Part, parts
 from legato.operators.radon import Radon
 from legato.operators.sampling import Downsample, Mask
 from legato.operators.stack import Stack
@@ -28,6 +29,7 @@ __all__ = [
     "Identity",
     "Mask",
     "Operator",
+    "Part",
     "Radon",
     "SecondDifferences",
     "Stack",
@@ -38,4 +40,5 @@ __all__ = [
     "from_pylops",
     "from_scipy",
     "lanczos_norm",
+    "parts",
 ]

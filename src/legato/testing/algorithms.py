@@ -110,7 +110,8 @@ def _scaled_solution(algorithm: Method, problem: Any, x0: Any, stop: Stop) -> So
         # Copied together: a kernel in the problem may be that of the algorithm's geometry.
         (other, same), _ = replica((problem, algorithm))
         for held in {id(h.tensor): h.tensor for h in held_tensors(other)}.values():
-            held.mul_(factor if held.is_floating_point() else 1)
+            if held.is_floating_point() or held.is_complex():
+                held.mul_(factor)
         try:
             found = solve_silently(other, same, x0, stop=stop)
         except LegatoError:
