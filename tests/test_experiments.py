@@ -35,20 +35,28 @@ def test_what_the_layer_adds_to_finer_scores():
 
 
 def test_the_iterations_are_the_result_file_s():
-    points = results("iterations")["points"]
+    pytest.importorskip("matplotlib")
+    from legato.studies.segment.figures import iterations_table
+    from legato.studies.segment.iterations import slope
+
+    found = results("iterations")
+    for row in iterations_table(found)[1]:
+        assert "| " + " | ".join(row) + " |" in PAGE
     losses = {}
-    for count in (5, 10, 20, 50, 100, 200):
-        cells = []
-        for average in (False, True):
-            some = [p for p in points if (p["average"], p["iterations"]) == (average, count)]
-            assert [p["seed"] for p in some] == [0, 1, 2]
-            late = statistics.fmean(statistics.fmean(p["losses"][-5:]) for p in some)
-            loss, accuracy = (statistics.fmean(p[k] for p in some) for k in ("loss", "accuracy"))
-            cells += [f"{loss:.4f}", f"{late:.4f}", f"{accuracy:.2f}"]
-            losses[average, count] = [p["loss"] for p in some]
-        assert f"| {count} | " + " | ".join(cells) + " |" in PAGE
-    for many in (100, 200):  # what the page says of the last iterate
-        assert all(a < b for a, b in zip(losses[False, many], losses[False, 5], strict=True))
+    for p in found["points"]:
+        losses.setdefault((p["average"], p["iterations"]), {})[p["seed"]] = p["loss"]
+    assert all(sorted(each) == list(range(10)) for each in losses.values())
+    for average in (False, True):  # what the page says of 5 and 100 iterations
+        few, many = losses[average, 5], losses[average, 100]
+        better = sum(many[seed] < few[seed] for seed in few)
+        gain = statistics.fmean(few[seed] - many[seed] for seed in few)
+        assert f"{better} of 10 seeds, by {gain:.4f}" in PAGE
+    losses = found["search"]["tried"]["5.0"]["losses"]
+    many, few = losses["average, 50"], losses["average, 5"]
+    assert f"end at {many:.4f} and 5 at {few:.4f}" in PAGE.replace("\n", " ")
+    last = [t for t in found["times"] if not t["average"]]
+    assert found["slopes"]["last"] == pytest.approx(slope(last))
+    assert f"{found['slopes']['last']:.3f} ms" in PAGE
 
 
 @pytest.mark.parametrize(
