@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--sigmas", type=float, nargs="+", default=SIGMAS)
     args = parser.parse_args()
     pictures = photographs(args.folder)
     if args.held_out:
@@ -59,7 +60,7 @@ def main() -> None:
     rows = []
     for grey in (True, False):
         for clipped in (False, True):
-            for sigma in SIGMAS:
+            for sigma in args.sigmas:
                 seen = ratios(pictures, sigma, grey, clipped)
                 row = {
                     "picture": "grey" if grey else "colour",

@@ -289,6 +289,7 @@ def _require_kinds(algorithm: Any, gradient: Any, stop: Any) -> None:
         if name != "gradient" and value is None:
             continue
         if not isinstance(value, kind):
+            article = "an" if kind is Algorithm else "a"
             given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
             hint = f" Did you mean {value.__name__}()?" if isinstance(value, type) else ""
-            raise InputError(f"{name} must be a {kind.__name__}, not {given}.{hint}")
+            raise InputError(f"{name} must be {article} {kind.__name__}, not {given}.{hint}")

@@ -77,6 +77,7 @@ def test_history_tells_loss_gradient_norm_and_inner_iterations():
     assert history.change[0] > 0
     assert (result.reason, result.converged) == ("all 6 steps are done", False)
     assert bilevel.History.from_dicts(history.as_dicts()).records == history.records
+    assert len(repr(result)) < 300 + len(result.reason)  # and not a line for each step
 
 
 @pytest.mark.parametrize(

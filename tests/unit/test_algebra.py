@@ -124,6 +124,8 @@ def test_what_cannot_be_done_is_said():
         torch.ones(3) * lg.L1()
     with pytest.raises(errors.InputError, match="non-negative"):
         -1.0 * lg.L1()
+    with pytest.raises(errors.InputError, match="added, not subtracted"):
+        lg.SquaredNorm() - lg.L1()
     with pytest.raises(errors.InputError, match=r"legato\.Smooth"):
         lg.L1() + (lambda x: x)
     with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):

@@ -34,6 +34,12 @@ class History:
 
     records: list[Record] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        if not self.records:
+            return "History(no steps)"
+        first, last = self.records[0], self.records[-1]
+        return f"History({len(self)} steps, loss {first.loss:.4g} → {last.loss:.4g})"
+
     @property
     def loss(self) -> list[float]:
         return [r.loss for r in self.records]

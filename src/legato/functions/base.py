@@ -251,6 +251,12 @@ class Function(Holder):
         """0 + f is f, so that sum(terms) works."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
+    def __sub__(self, other: object) -> Function:
+        raise InputError(
+            "Terms are added, not subtracted: the difference of convex terms need not be convex. "
+            "A linear term of either sign is Linear(c)."
+        )
+
     def __rmul__(self, factor: Tensor | float) -> Function:
         from legato.functions.algebra import scale
 
