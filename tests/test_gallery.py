@@ -83,7 +83,8 @@ def test_the_gallery_is_complete() -> None:
         "first_solution denoise_tv learned_filters spatial_weight many_penalties unmixing potts "
         "nnls_deconvolution matrix_game sparse_coding iterations_smooth boundary truncation "
         "forward_reverse ergodic choose_gradient own_function own_geometry own_operator "
-        "own_algorithm portfolio"
+        "own_algorithm portfolio deblurring tomography mri poisson quantile_regression "
+        "matrix_completion"
     )
     assert {f"plot_{idea}" for idea in ideas.split()} <= {page.stem for page in PAGES}
     assert {page.parent.name for page in PAGES} == {*SECTIONS}

@@ -71,7 +71,7 @@ class Filters(nn.Module):
 
     >>> prior = Filters(8, 3)
     >>> prior(torch.rand(1, 1, 16, 16))
-    L1(tensor(8×1×1)) @ Convolution(8×1×3×3, 'mirror')
+    L1(tensor(8×1×1)) @ Convolution(tensor(8×1×3×3), 'mirror')
     """
 
     def __init__(
