@@ -295,7 +295,7 @@ def inverses(Q: Tensor) -> tuple[Tensor, Tensor]:
     """Q⁻¹ for every instance, zero where Q is not positive definite, and where it is."""
     H, n = torch.empty_like(Q, memory_format=torch.contiguous_format), Q.shape[-1]
     sound = torch.empty(Q.shape[0], dtype=torch.bool)
-    given, out, flags = Q.numpy(), H.numpy(), sound.numpy()
+    given, out, flags = Q.contiguous().numpy(), H.numpy(), sound.numpy()
 
     def run(low: int, high: int) -> None:
         _invert(given, out, flags, low, high, np.empty((n, n)), np.empty((n, n)))

@@ -23,6 +23,8 @@ _EXACT = 1e-12
 _REFINEMENTS = 2
 _ROWS = 16
 """Rows for each variable, at most: with more, D is larger than what the interior point factors."""
+_ENTRIES = 2**27
+"""Entries of D in a batch, at most: a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,8 @@ def solve_strictly(
     Returns:
         tuple: the points, their residual infinite where there is a doubt; guesses; the system.
     """
-    if P.h.shape[-1] + (P.n if P.bounded else 0) > _ROWS * P.n:
+    M = P.h.shape[-1] + (P.n if P.bounded else 0)
+    if M > _ROWS * P.n or P.size * M * M > _ENTRIES:
         return None
     base = base_of(P)
     if not bool(base.sound.any()):
