@@ -28,6 +28,10 @@ from legato.nn import QuadraticProgram
 CPU = ((128, 50, 50), (1024, 20, 30), (16, 200, 200))
 CUDA = ((4096, 50, 50), (1024, 20, 30), (512, 200, 200), (65536, 8, 8))
 QUICK = ((4, 5, 6),)
+_FLOOR = 1e-3
+"""Gradients count as at least this large, beside w: where as many rows are active as there are
+variables, x does not depend on c, and the gradient is rounding. programs_h200.json was measured
+without it; its errors of 1 and more at 65 536 × (8, 8) are those of the one such program."""
 
 
 def times(A: Tensor, x: Tensor) -> Tensor:
@@ -66,7 +70,8 @@ def errors(data: tuple[Tensor, ...], x: Tensor, z: Tensor, in_c: Tensor) -> dict
     J[:, :n, :n], J[:, :n, n:] = Q, G.mT
     J[:, n:, :n], J[:, n:, n:] = z[..., None] * G, torch.diag_embed(-slack)
     v = torch.linalg.solve(J.mT, torch.cat([w, torch.zeros_like(h)], -1))[:, :n]
-    wrong = (in_c + v).norm(dim=-1) / v.norm(dim=-1)
+    size = torch.maximum(v.norm(dim=-1), _FLOOR * w.norm(dim=-1))
+    wrong = (in_c + v).norm(dim=-1) / size
     return {"kkt": float(kkt.max()), "gradient": float(wrong.max())}
 
 
@@ -84,7 +89,8 @@ def legato(data: tuple[Tensor, ...], gradient: bool) -> Any:
 def in_float32(data: tuple[Tensor, ...], truth: Tensor) -> dict[str, float]:
     """The largest relative error of a gradient in c from data in float32, and how many solved."""
     done, gradients = legato(tuple(t.float() for t in data), True)
-    wrong = (gradients[1].double() - truth).norm(dim=-1) / truth.norm(dim=-1)
+    size = torch.maximum(truth.norm(dim=-1), _FLOOR * data[4].norm(dim=-1))
+    wrong = (gradients[1].double() - truth).norm(dim=-1) / size
     return {"gradient": float(wrong.max()), "solved": float(done.solved.double().mean())}
 
 
