@@ -161,7 +161,7 @@ def solve_strictly(
         tuple: the points, their residual infinite where there is a doubt; guesses; the system.
     """
     M = P.h.shape[-1] + (P.n if P.bounded else 0)
-    if M > _ROWS * P.n or P.size * M * M > _ENTRIES:
+    if _ROWS * P.n < M or P.size * M * M > _ENTRIES:
         return None
     base = base_of(P)
     if not bool(base.sound.any()):
