@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,4 +110,5 @@ def summarise(out: Path, kinds: dict[str, Any], states: list[str]) -> dict[str, 
         chunks = read(folder, states)
         if chunks:
             parts[name] = of_kind(chunks, read(folder / EARLIER, states))
-    return {**provenance(), "state": states[0], "summary": summary(parts), "parts": parts}
+    where = provenance(os.environ.get("LEGATO_STRESS_DEVICE", "cpu"))
+    return {**where, "state": states[0], "summary": summary(parts), "parts": parts}

@@ -50,7 +50,10 @@ class Judge:
         self.tally.count("tensors compared", len(pairs))
         for what, one, other, floor in pairs:
             off = difference(one, other, floor)
-            if not off <= max(rounding, case.subject.bits):
+            allowed = max(rounding, case.subject.bits)
+            if what.startswith("slope") and not off <= allowed:
+                allowed = max(allowed, case.truncation)
+            if not off <= allowed:
                 words = f"{what} differs by {off:.1e}" + ("" if math.isfinite(off) else " (NaN?)")
                 if warned_is_fine and (found.warned or right.warned):
                     self.tally.count(f"differences with a warning: {law}")

@@ -94,7 +94,8 @@ def _potts() -> list[Subject]:
             )
     for way in (lg.Implicit(lg.GMRES(tol=1e-10)), lg.FixedPoint(500)):
         name = f"Potts, {type(way).__name__}"
-        make = lambda way=way: lnn.Potts(80, epsilon=1.0, gradient=way)  # noqa: E731
+        # Solved: before, forward mode has the derivative of iterates, and these of their limit.
+        make = lambda way=way: lnn.Potts(400, epsilon=1.0, gradient=way)  # noqa: E731
         found.append(_subject(name, make, _few, "cost", "weights", **{**facts, "rounding": 1e-4}))
     return found
 

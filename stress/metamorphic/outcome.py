@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -144,6 +144,20 @@ class Case:
     @cached_property
     def expected(self) -> Outcome:
         return caught(lambda: compute(self.subject, self.inputs))
+
+    @cached_property
+    def truncation(self) -> float:
+        """How much of a slope a cut sweep leaves out, at most, in double and single precision."""
+        subject = self.subject
+        if subject.untruncated is None:
+            return 0.0
+        whole = replace(subject, build=subject.untruncated)
+        off = 0.0
+        for inputs in (self.inputs, {k: v.float() for k, v in self.inputs.items()}):
+            cut, full = (caught(lambda s=s, i=inputs: compute(s, i)) for s in (subject, whole))
+            floor = least_slope(full)
+            off = max([off, *(difference(cut.slopes[k], full.slopes[k], floor) for k in cut.slopes)])
+        return off
 
     def __str__(self) -> str:
         return f"{self.subject}, seed {self.seed}"

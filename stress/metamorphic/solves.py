@@ -64,7 +64,7 @@ def _subject(name: str, energy: Energy, algorithm: str, way: str, gradient: Any)
     path = way in PATHS
     stop = lg.Stop(min(energy.iterations, 25)) if path else lg.Stop(3000, tol=TIGHT)
 
-    def build(t: Inputs) -> Setting:
+    def build(t: Inputs, gradient: Any = gradient) -> Setting:
         problem = energy.make(t)
         if algorithm == "fixed step":
             problem = lg.split(problem)  # what solve does by itself
@@ -80,12 +80,14 @@ def _subject(name: str, energy: Energy, algorithm: str, way: str, gradient: Any)
     if name == "simplex, entropic":  # solutions at a corner are reached by exponentials
         rounding = max(rounding, 1e-5)
     if algorithm == "Newton" and way == "Unroll(last)":
-        rounding = 1e-4  # its last step is the one that a last digit decides on
+        rounding = 1e-6  # one line search and one factor serve a whole batch, and the cut sees both
     facts = dict(energy.facts)
     if path:  # a start at zero is not shifted along
         facts.pop("shifted", None)
     more: dict[str, Any] = {"rounding": rounding, "covers": ("solve", "split", way)}
     more["slopes_scale"] = way != "OneStep"  # what it leaves out depends on the step
+    if way == "Unroll(last)":
+        more["untruncated"] = lambda t: build(t, PATHS["Unroll"])
     more["tangents"] = way not in ("Unroll(last)", "OneStep")
     return Subject(
         f"{name}, {algorithm}, {way}", "solve", energy.draw, build, _solve,

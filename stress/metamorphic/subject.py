@@ -59,6 +59,8 @@ class Subject:
         make: The layer itself, in the default precision.
         tangents: Whether forward mode gives what reverse mode gives: not where the latter is cut.
         shapes: Inputs of which only the shape counts.
+        untruncated: Builds the same with a sweep that is not cut off. Where rounding decides when
+            momentum restarts, two cut sweeps differ by as much as is cut off, and not by less.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Subject:
     make: Callable[[], nn.Module] | None = None
     tangents: bool = True
     shapes: tuple[str, ...] = ()
+    untruncated: Callable[[Inputs], Any] | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

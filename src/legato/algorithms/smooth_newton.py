@@ -122,7 +122,10 @@ class SmoothNewton(Algorithm[Composite, Any]):
                 if still or end >= -_OVERSHOOT * slope:
                     # Energies that cannot be told apart differ by the mean of the slopes.
                     value = value if seen else old - 0.5 * t * (slope + end)
-                    return trial, gradient, value, _secant(t, slope, end)
+                    # Two slopes that are rounding tell nothing of the next step, whose derivative
+                    # does not shrink at t = 2.
+                    lost = _is_below(direction, x, 2 / 3, t)
+                    return trial, gradient, value, 1.0 if lost else _secant(t, slope, end)
             t = 0.5 * t
         raise StepError(
             f"Newton found no step that descends (last tried {t:g}): the energy is NaN or infinite "

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from legato._support.checks import require_tensor
 from legato._support.holding import Holder
+from legato._support.products import times_tensor
 from legato._support.tree import Var, leaves, sum_beyond
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.curvature import hessian_by_autograd
@@ -273,6 +274,7 @@ class Function(Holder):
 
         return shift(self, c)
 
+    __torch_function__ = classmethod(times_tensor)
     __array_ufunc__ = None  # a NumPy number in front leaves the product to __rmul__
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.holding import Holder, short
+from legato._support.products import times_tensor
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError
 
@@ -86,6 +87,7 @@ class Operator(Holder, ABC):
         return Scaled(self, scale)
 
     __rmul__ = __mul__
+    __torch_function__ = classmethod(times_tensor)
 
     def __neg__(self) -> Operator:
         return Scaled(self, -1.0)
