@@ -130,6 +130,10 @@ def run(
     return watch.end(progress, before, state, trace)
 
 
+MOVES = 0.01
+"""The share of its present size by which what has come to its solution does not move any more."""
+
+
 class Progress(NamedTuple):
     """How far each element of a batch has come; one that has reached the tolerance stays there."""
 
@@ -163,7 +167,9 @@ class Watch:
         if tol is None:
             return last._replace(state=after, largest=largest, residual=residual)
         settled = self.algorithm.settled(before, after, self.batch)
-        reached = residual <= tol if settled is None else (residual <= tol) & settled
+        reached = residual <= tol
+        if settled is not None:
+            reached = reached & settled & ~self._vanishes(after, residual, largest)
         held = last.reached
         if not self.goes_on:
             return Progress(after, largest, residual, reached, last.iterations + steps)
@@ -174,6 +180,16 @@ class Watch:
             held | reached,
             torch.where(held, last.iterations, last.iterations + steps),
         )
+
+    def _vanishes(self, state: Any, residual: Tensor, largest: Tensor) -> Tensor:
+        """Whether points are so much smaller than they were that they halve under the tolerance.
+
+        In a curved geometry the start that is taken where none is given, such as 1, may be any
+        number of times larger than the solution. What vanishes for ever ends at rounding.
+        """
+        size = self.algorithm.size(state, self.batch)
+        change = residual * torch.maximum(largest, size)
+        return (change > MOVES * size) & (size > torch.finfo(size.dtype).eps * largest)
 
     def _where(self, held: Tensor, old: Any, new: Any) -> Any:
         """``old`` for elements that are held; what a state keeps for all of them goes on."""

@@ -13,6 +13,8 @@ import legato as lg
 from metamorphic.subject import Inputs, Numbers
 
 F64 = torch.float64
+STEADY = lg.Backtracking(steady=True)
+"""The same steps whether anything is to be differentiated or not."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ EUCLIDEAN: dict[str, Callable[[Inputs], Any]] = {
     "fixed step": lambda t: lg.ForwardBackward(0.6),
     "inertia": lambda t: lg.ForwardBackward(0.5, inertia=0.2),
     "Nesterov": lambda t: lg.ForwardBackward(inertia=lg.Nesterov(restart=True)),
-    "backtracking": lambda t: lg.ForwardBackward(lg.Backtracking()),
+    "backtracking": lambda t: lg.ForwardBackward(STEADY),
 }
 ONE = {"chosen": EUCLIDEAN["chosen"]}
 DUAL: dict[str, Callable[[Inputs], Any]] = {
@@ -160,7 +162,7 @@ def regressions() -> dict[str, Energy]:
         "nnls, Burg": Energy(
             lambda n: {"A": (A := n.matrix(5, 4).abs()), "b": A @ n.uniform(4, low=0.5)},
             lambda t: _squares(t) + lg.NonNegative(),
-            {"Burg": lambda t: lg.ForwardBackward(lg.Backtracking(), lg.Burg())},
+            {"Burg": lambda t: lg.ForwardBackward(STEADY, lg.Burg())},
             {"batched": ("A", "b")}, iterations=40, symmetric=False, unique=False,
             start=lambda t: torch.full((*t["b"].shape[:-1], 4), 0.7, dtype=t["b"].dtype),
         ),

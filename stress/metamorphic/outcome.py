@@ -31,8 +31,13 @@ class Outcome:
         return not self.refusal and not self.raw
 
 
-def caught(compute: Callable[[], Outcome]) -> Outcome:
-    """The outcome of a computation, whatever it raises; warnings of legato are noted."""
+def caught(
+    compute: Callable[[], Outcome], refuses: Callable[[Exception], bool] = lambda error: False
+) -> Outcome:
+    """The outcome of a computation, whatever it raises; warnings of legato are noted.
+
+    What ``refuses`` is an error of somebody else that is no fault of ours.
+    """
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         try:
@@ -40,7 +45,7 @@ def caught(compute: Callable[[], Outcome]) -> Outcome:
         except LegatoError as error:
             found = Outcome(refusal=f"{type(error).__name__}: {error}")
         except Exception as error:
-            if _says_scikit_learn(error):
+            if _says_scikit_learn(error) or refuses(error):
                 found = Outcome(refusal=f"{type(error).__name__}: {error}")
             else:
                 found = Outcome(raw=f"{type(error).__name__}: {str(error)[:300]}")
@@ -156,7 +161,9 @@ class Case:
         for inputs in (self.inputs, {k: v.float() for k, v in self.inputs.items()}):
             cut, full = (caught(lambda s=s, i=inputs: compute(s, i)) for s in (subject, whole))
             floor = least_slope(full)
-            off = max([off, *(difference(cut.slopes[k], full.slopes[k], floor) for k in cut.slopes)])
+            off = max(
+                [off, *(difference(cut.slopes[k], full.slopes[k], floor) for k in cut.slopes)]
+            )
         return off
 
     def __str__(self) -> str:

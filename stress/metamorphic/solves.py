@@ -76,7 +76,7 @@ def _subject(name: str, energy: Energy, algorithm: str, way: str, gradient: Any)
     rounding = 1e-9 if path else 1e-6
     rounding = {"default": 1e-4, "Unroll(tol)": 1e-7}.get(way, rounding)
     if algorithm == "backtracking" or "Burg" in name:
-        rounding = max(rounding, 1e-7)
+        rounding = max(rounding, 1e-6)  # its steps are measured by differences of gradients
     if name == "simplex, entropic":  # solutions at a corner are reached by exponentials
         rounding = max(rounding, 1e-5)
     if algorithm == "Newton" and way == "Unroll(last)":
@@ -86,6 +86,8 @@ def _subject(name: str, energy: Energy, algorithm: str, way: str, gradient: Any)
         facts.pop("shifted", None)
     more: dict[str, Any] = {"rounding": rounding, "covers": ("solve", "split", way)}
     more["slopes_scale"] = way != "OneStep"  # what it leaves out depends on the step
+    if "Burg" in name:
+        more["in_single"] = 1e-2
     if way == "Unroll(last)":
         more["untruncated"] = lambda t: build(t, PATHS["Unroll"])
     more["tangents"] = way not in ("Unroll(last)", "OneStep")

@@ -71,6 +71,33 @@ def test_a_layer_that_changes_a_setting_of_torch_is_found():
     assert "deterministic algorithms" in verdict.words
 
 
+def test_a_layer_that_leaves_gradients_switched_off_is_found():
+    def layer(x):
+        y = x.sin()
+        torch.set_grad_enabled(False)
+        return y
+
+    with torch.enable_grad():
+        verdict = check_layer(layer, X, directions=1)["side effects"]
+        assert torch.is_grad_enabled()
+    assert verdict.state == "wrong", verdict
+    assert "gradients off" in verdict.words
+
+
+def test_a_layer_that_sets_the_same_dtype_at_every_call_is_found():
+    def layer(x):
+        torch.set_default_dtype(torch.float64)
+        return x.sin()
+
+    before = torch.get_default_dtype()
+    try:
+        verdict = check_layer(layer, X, directions=1)["side effects"]
+    finally:
+        torch.set_default_dtype(before)
+    assert verdict.state == "wrong", verdict
+    assert "default dtype" in verdict.words
+
+
 class Attention(nn.Module):
     """Softmax does not see what is added to all scores of a row: not the bias of the keys."""
 

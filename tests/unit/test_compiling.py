@@ -103,3 +103,20 @@ def test_a_constant_is_computed_once_by_the_compiler():
     for _ in range(3):
         assert float(compiled(torch.tensor(2.0))) == 6.0
     assert len(calls) == 1
+
+
+def test_a_tensor_in_front_of_an_operator_or_a_term_is_no_node_of_the_graph():
+    """torch.compile would put the product into its graph, and rebuild both sides from proxies."""
+    K, weight = randn(3, 4, seed=3), torch.tensor(2.0).double()
+
+    def scaled(weight, K, x):
+        return (weight * lg.Dense(K))(x).sum() + (weight * lg.SquaredDistance(x))(x + 1)
+
+    def behind_a_matrix(weight, K, x):
+        energy = lg.SquaredDistance(x) + lg.L1(weight) @ K
+        return lg.solve(energy, stop=lg.Stop(5)).x
+
+    x = randn(4, seed=4)
+    for function, whole in ((scaled, True), (behind_a_matrix, False)):
+        fast = torch.compile(function, backend="eager", fullgraph=whole)
+        assert torch.equal(fast(weight, K, x), function(weight, K, x))

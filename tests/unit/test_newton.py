@@ -477,3 +477,21 @@ def test_the_last_iterations_alone(last):
     H = A.mT @ A + 0.7 * torch.eye(3, dtype=torch.float64)
     expected = -torch.linalg.solve(H, torch.linalg.solve(H, A.mT @ b)).sum()  # x' = −H⁻¹x
     torch.testing.assert_close(weight.grad, expected)
+
+
+def test_steps_that_are_rounding_are_full_steps():
+    """The secant of two slopes that are rounding may be 2: a step whose derivative does not shrink.
+
+    The last iterations of a solved problem have its derivative, whatever rounding made of them.
+    """
+    for seed in range(46, 52):
+        A, b = 0.9 * randn(5, 4, seed=seed), randn(5, seed=seed + 100)
+        weight = torch.tensor(0.15).double().requires_grad_()
+        problem = lg.smoothed(lg.Composite(lg.LeastSquares(A, b), lg.L1(weight)), 0.1)
+        found = [
+            torch.autograd.grad(
+                lg.solve(problem, lg.Newton(), gradient=g, stop=s).x.square().sum(), weight
+            )
+            for g, s in [(lg.Unroll(last=10), lg.Stop(40)), (lg.Implicit(), UNTIL)]
+        ]
+        assert torch.allclose(found[0][0], found[1][0], rtol=1e-7)

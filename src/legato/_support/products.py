@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _TIMES = (Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
@@ -23,4 +24,6 @@ def times_tensor(
             return other.__rmul__(tensor)
         if func is Tensor.__rmatmul__:
             return other.__matmul__(tensor)
-    return NotImplemented
+        return NotImplemented
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +48,9 @@ class Backtracking:
         unit: what counts as large for f, in the shapes of ``initial``: smaller values are told
             apart by gradients, for their differences may be rounding.
         steady: grow no further than f allows in every direction, whether x moves along it or not,
-            at the price of some gradients. Strategies that differentiate iterations ask for it.
+            at the price of some gradients. Strategies that differentiate iterations ask for it
+            where something is to be differentiated; ask for it yourself to take the same steps
+            in a solve where nothing is.
 
     >>> f = lg.Smooth(lambda x: torch.cosh(x - 1))  # ∇f has no Lipschitz constant
     >>> algorithm = lg.ForwardBackward(lg.Backtracking(grow=2.0))
@@ -211,12 +214,15 @@ def _bounded(
     batch = _batch_of(step)
     eps = torch.finfo(tree.leaves(y)[0].dtype).eps
     reach = _reach(geometry, y, x, eps ** (1 / 3), batch)
-    chance = torch.Generator().manual_seed(0)
-    kinds = {torch.complex64: torch.complex64, torch.complex128: torch.complex64}
+    # One direction for every element of a batch, which is to take the step that it takes alone;
+    # vmap asks torch's own random numbers what to do with them.
+    chance = np.random.default_rng(0)
 
     def drawn(t: Tensor) -> Tensor:
-        kind = kinds.get(t.dtype)
-        return torch.randn(t.shape, generator=chance, dtype=kind, device="cpu").to(t)
+        real = 2 if t.is_complex() else 1
+        numbers = torch.from_numpy(chance.standard_normal((*t.shape[batch:], real)))
+        one = torch.view_as_complex(numbers) if t.is_complex() else numbers[..., 0]
+        return one.to(t).expand_as(t)
 
     v = tree_map(drawn, y)
     for _ in range(_TURNS):
@@ -232,7 +238,7 @@ def _bounded(
         step = torch.where(step * bend > room, room / bend, step)
         turns = _largest(turn, batch) > 0
         v = tree_map(lambda t, old, on=turns: torch.where(_lifted(on, t), t, old), turn, v)
-    return step
+    return step.detach()  # of tangents, too: it counts as a constant in both modes
 
 
 def _reach(geometry: Geometry, y: Var, x: Var, share: float, batch: int) -> Var:

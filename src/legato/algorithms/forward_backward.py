@@ -322,8 +322,9 @@ class ForwardBackward(Algorithm[Composite, Any]):
     def steadied(self, problem: Composite, state: State) -> tuple[Algorithm[Composite, Any], State]:
         if isinstance(state, MirrorState) or not isinstance(self.step_size, Backtracking):
             return self, state
-        with torch.enable_grad():  # a model takes the same steps whether it is trained or not
-            after = tree.leaves(self.step(problem, state))
+        if not self.step_size.steady:
+            with torch.enable_grad():  # a model takes the same steps whether it is trained or not
+                after = tree.leaves(self.step(problem, state))
             if not any(map(may_be_differentiated, after)):
                 return self, state
         searching = replace(self.step_size, steady=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -236,6 +237,21 @@ class Logistic(_DataTerm):
         return self._lipschitz(0.25 * self.b**2)
 
 
+@contextmanager
+def _inference_tensors_told() -> Iterator[None]:
+    """What torch 2.11 cannot differentiate by, and later ones can, in words."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "Inference tensors" not in str(error):
+            raise
+        raise InputError(
+            "The callable of Smooth uses tensors that were made in inference mode, through which "
+            "this torch computes no gradient. Make them outside of inference_mode, clone() them "
+            "there, or solve under torch.no_grad()."
+        ) from error
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Smooth(Function):
     r"""Any differentiable callable (or nn.Module), f(x) = Σ callable(x), gradient by autograd.
@@ -278,7 +294,7 @@ class Smooth(Function):
         attached = torch.is_grad_enabled()
         with torch.enable_grad():
             points = [t if attached and t.requires_grad else fresh_leaf(t) for t in tree.leaves(x)]
-            with kept_as_they_are():
+            with kept_as_they_are(), _inference_tensors_told():
                 value = self.value(tree.rebuild(x, points))
             if not value.requires_grad:
                 raise InputError(

@@ -73,19 +73,26 @@ def _settings_changed(subject: Subject) -> str:
             "use of deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         }
 
-    before = settings()
-    try:
-        with torch.enable_grad():
-            subject.graph(subject.values)
-            inside = torch.is_grad_enabled()
-        after = settings()
-    finally:
-        torch.set_grad_enabled(bool(before["gradient mode"]))
-        torch.set_default_dtype(before["default dtype"])  # type: ignore[arg-type]
-    if not inside:
+    kept, wrong = settings(), ""
+    values = [v.detach().clone() if isinstance(v, Tensor) else v for v in subject.values]
+    # The calls so far may have left behind what this one would set: each dtype is tried.
+    for dtype in (torch.float32, torch.float64):
+        try:
+            torch.set_default_dtype(dtype)
+            with torch.enable_grad():
+                before = settings()
+                subject.run(values)
+                after = settings()
+        except Exception:  # it computes in another dtype than it is given
+            continue
+        finally:
+            torch.set_default_dtype(kept["default dtype"])  # type: ignore[arg-type]
+        changed = [name for name in before if before[name] != after[name]]
+        wrong = wrong or (changed[0] if changed else "")
+    torch.set_num_threads(int(kept["number of threads"]))  # type: ignore[call-overload]
+    if wrong == "gradient mode":
         return "the layer switches gradients off and leaves them off"
-    changed = [name for name in before if before[name] != after[name]]
-    return f"the layer changes torch's {changed[0]}" if changed else ""
+    return f"the layer changes torch's {wrong}" if wrong else ""
 
 
 def _seeds(subject: Subject) -> str:

@@ -57,11 +57,14 @@ def elements_of(
     """The batch, found by calling the layer with single elements; ``batch`` is what is known."""
     if batch is False:
         return NoElements("the layer has no batch, as stated")
-    first = next((subject.values[i] for i in subject.moving if i < subject.count), None)
     least = 1 if batch else 2  # the axis of a vector is hardly ever a batch
-    if first is None or first.ndim < least:
+    moving = [subject.values[i] for i in subject.moving if i < subject.count]
+    sizes = [v.shape[0] for v in moving if v.ndim >= least]
+    if not sizes or moving[0].ndim < least:
         return NoElements("the input has no axis for a batch")
-    size = first.shape[0]
+    # A matrix may come before the batch that it acts on.
+    fits = (n for n in sizes if all(o.ndim and o.shape[0] == n for o in outputs))
+    size = next(fits, sizes[0])
     if any(o.ndim == 0 or o.shape[0] != size for o in outputs):
         return NoElements(
             f"the output has no first axis of size {size}, as the input has", doubtful=bool(batch)
@@ -105,7 +108,7 @@ def _subsets(subject: Subject, size: int) -> Iterator[tuple[int, ...]]:
     """Inputs that may be cut together: all with such an axis first, then fewer."""
     tensors = [i for i in range(subject.count) if isinstance(subject.values[i], Tensor)]
     may = [i for i in tensors if subject.values[i].ndim and subject.values[i].shape[0] == size]
-    first = next(i for i in subject.moving if is_float(subject.values[i]))
+    first = next(i for i in subject.moving if i in may and is_float(subject.values[i]))
     for count in range(len(may), 0, -1):
         yield from (c for c in combinations(may, count) if first in c)
 
