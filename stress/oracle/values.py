@@ -88,7 +88,8 @@ class Judged:
                 f"x = {_short(self.x)}, true {_short(self.base.x)}, "
                 f"residual {float(self.done.solution.residual.amax()):.1e}"
             )
-            if self.recipe["stop"].get("tol"):
+            said = any(w.startswith("NotConvergedWarning") for w in self.done.said)
+            if self.recipe["stop"].get("tol") and not said:
                 verdict.finding("converged far from the minimiser", detail)
             elif not self.done.told:
                 verdict.finding("small residual far from the minimiser", detail)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import legato as lg
+from makers import randn
 
 STRATEGIES = {
     "GMRES": lg.Implicit(),
@@ -101,3 +102,28 @@ def test_an_element_of_a_batch_rests_while_another_moves():
 
     together, alone = steps([0, 1]), torch.cat((steps([0]), steps([1])))
     torch.testing.assert_close(together, alone, rtol=1e-12, atol=0)
+
+
+def _burg(A, b, iterations=12):
+    algorithm = lg.ForwardBackward(lg.Backtracking(steady=True), lg.Burg())
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.NonNegative())
+    start = torch.full(b.shape[:-1] + A.shape[-1:], 0.7).double()
+    return lg.solve(problem, algorithm, start, stop=lg.Stop(iterations)).x
+
+
+def test_a_step_that_was_searched_has_no_tangent():
+    """It counts as a constant, in forward mode as in reverse mode."""
+    A, b = randn(5, 4, seed=1).abs(), randn(5, seed=2).abs() + 1
+    direction = randn(5, 4, seed=3)
+    forward = torch.func.jvp(lambda A: _burg(A, b).square().sum(), (A,), (direction,))[1]
+    moved = A.clone().requires_grad_()
+    (reverse,) = torch.autograd.grad(_burg(moved, b).square().sum(), moved)
+    torch.testing.assert_close(forward, (reverse * direction).sum(), rtol=1e-10, atol=0)
+
+
+def test_steady_steps_are_those_of_elements_alone_and_the_same_without_gradients():
+    A, b = randn(3, 5, 4, seed=1).abs(), randn(3, 5, seed=2).abs() + 1
+    together = _burg(A.clone().requires_grad_(), b).detach()
+    assert torch.equal(_burg(A, b), together)
+    alone = torch.stack([_burg(A[k], b[k]) for k in range(3)])
+    torch.testing.assert_close(together, alone, rtol=1e-9, atol=0)

@@ -101,6 +101,9 @@ def rate_of_steps(linearisation: Linearisation) -> Tensor:
         before, after = after, algorithm.step(linearisation.problem, after)
     last = algorithm.residual(before, after, batch, size)
     gone = algorithm.residual(start, after, batch, size)
-    rounding = _ROUNDING * torch.finfo(first.dtype).eps
+    # Points near 0 inside a large interval have the digits that its mirror coordinates leave.
+    eps = torch.finfo(first.dtype).eps
+    shaken = tree.tree_map(lambda t: t + eps * t.abs() if t.is_floating_point() else t, start)
+    rounding = _ROUNDING * algorithm.residual(start, shaken, batch, size).clamp(min=eps)
     last = torch.where((first <= rounding) & (gone < _AHEAD * first), 0.0, last)
     return torch.where(first > 0, last / torch.where(first > 0, first, 1.0), 0.0) ** (1 / _STEPS)
