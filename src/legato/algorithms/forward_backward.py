@@ -325,8 +325,8 @@ class ForwardBackward(Algorithm[Composite, Any]):
         if not self.step_size.steady:
             with torch.enable_grad():  # a model takes the same steps whether it is trained or not
                 after = tree.leaves(self.step(problem, state))
-            if not any(map(may_be_differentiated, after)):
-                return self, state
+                if not any(map(may_be_differentiated, after)):
+                    return self, state
         searching = replace(self.step_size, steady=True)
         return ForwardBackward(searching, self.geometry), self.at_rest(problem, state)
 
