@@ -274,7 +274,7 @@ class Function(Holder):
 
         return shift(self, c)
 
-    __torch_function__ = classmethod(times_tensor)
+    __torch_function__: ClassVar[Any] = classmethod(times_tensor)
     __array_ufunc__ = None  # a NumPy number in front leaves the product to __rmul__
 
 

@@ -87,7 +87,7 @@ class Operator(Holder, ABC):
         return Scaled(self, scale)
 
     __rmul__ = __mul__
-    __torch_function__ = classmethod(times_tensor)
+    __torch_function__: ClassVar[Any] = classmethod(times_tensor)
 
     def __neg__(self) -> Operator:
         return Scaled(self, -1.0)
