@@ -78,9 +78,10 @@ class Solution:
     @lazy
     def gap(self) -> Tensor:
         """The primal–dual gap, an upper bound of objective − minimum, where it is known."""
-        if self.y is None:
+        if self.y is None or not hasattr(self.problem, "gap"):
+            who = type(self.algorithm if self.y is None else self.problem).__name__
             raise InputError(
-                f"{type(self.algorithm).__name__} has no dual variable, so there is no gap. Use "
+                f"{who} has no dual variable, so there is no gap. Use "
                 "the residual, or solve the problem as a Saddle with PrimalDual."
             )
         with torch.no_grad():

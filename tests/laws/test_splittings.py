@@ -76,6 +76,8 @@ def test_the_multipliers_are_the_dual_variable(name):
     nearest = problem.penalty.conjugate().prox(found.y + problem.operator(found.x))
     torch.testing.assert_close(nearest, found.y, atol=1e-8, rtol=0)
     assert slope.shape == found.x.shape
+    with pytest.raises(InputError, match="Composite has no dual variable"):
+        _ = lg.solve(lasso(), lg.ADMM(2.0), stop=lg.Stop(3)).gap
 
 
 STRATEGIES = {
