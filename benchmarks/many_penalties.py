@@ -126,7 +126,10 @@ def regression_rows(
         add(f"LassoCV, {len(around)} penalties within 5 % of the best", fine)
     add("ElasticNetBilevel, penalty and share", ours(ElasticNetBilevel(l1_ratio=None), X, y))
     add("LassoBilevel, one a group", ours(LassoBilevel(groups=groups, max_iter=50), X, y))
-    add("LassoBilevel, one a feature", ours(LassoBilevel(per_feature=True, max_iter=50), X, y))
+    add(
+        "LassoBilevel, one a feature",
+        ours(LassoBilevel(per_feature=True, prior=np.inf, max_iter=50), X, y),
+    )
     early = LassoBilevel(per_feature=True, early_stopping=0.2, max_iter=50, random_state=0)
     add("LassoBilevel, one a feature, early stopping", ours(early, X, y))
     return rows
@@ -147,7 +150,7 @@ def classification_rows() -> list[dict[str, Any]]:
     grid = GridSearchCV(base, {"C": Cs}, scoring="neg_log_loss", cv=5)
     seconds = timed(grid, X, y)
     peer = {"seconds": seconds, "cv_loss": -float(grid.best_score_), "model": grid}
-    many = ours(LogisticBilevel(per_feature=True, max_iter=50), X, y)
+    many = ours(LogisticBilevel(per_feature=True, prior=np.inf, max_iter=50), X, y)
     stopped = LogisticBilevel(per_feature=True, early_stopping=0.2, max_iter=50, random_state=0)
     early = ours(stopped, X, y)
     for method, entry in (

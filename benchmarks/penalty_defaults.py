@@ -83,9 +83,9 @@ CLASSIFICATIONS: dict[str, Callable[[], Data]] = {
 }
 METHODS: dict[str, dict[str, Any]] = {
     "one penalty": {},
-    "many": {"per_feature": True},
+    "many": {"per_feature": True, "prior": np.inf},
     "many, early stopping 0.2": {"per_feature": True, "early_stopping": 0.2},
-    "many, 10 steps": {"per_feature": True, "max_iter": 10},
+    "many, 10 steps": {"per_feature": True, "max_iter": 10, "prior": np.inf},
     "many, prior 2": {"per_feature": True, "prior": 2.0},
     "many, prior 1": {"per_feature": True, "prior": 1.0},
     "many, prior 0.5": {"per_feature": True, "prior": 0.5},

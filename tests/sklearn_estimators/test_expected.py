@@ -47,10 +47,13 @@ def test_numbers_without_squares_are_refused(scale, convert):
 
 def test_a_prior_keeps_many_penalties_together():
     spread = []
-    for prior in (None, 1.0, 0.05):
+    for prior in (np.inf, 1.0, 0.05):
         model = LassoBilevel(cv=3, per_feature=True, prior=prior, max_iter=20).fit(X, Y)
         spread.append(np.log(model.alpha_).std())
     assert spread[0] > 1.5 * spread[1] > 0
     assert spread[2] < 0.3 * spread[1]
+    default = LassoBilevel(cv=3, per_feature=True, max_iter=20).fit(X, Y)
+    given = LassoBilevel(cv=3, per_feature=True, max_iter=20, prior=0.5).fit(X, Y)
+    np.testing.assert_array_equal(default.alpha_, given.alpha_)
     with pytest.raises(InputError, match="prior must be"):
         LassoBilevel(prior=-1.0).fit(X, Y)

@@ -25,13 +25,16 @@ from legato.sklearn.search import CurveSearch, OuterPath, Prior, descend, log_gr
 
 GRID_SPACING = 1.2
 """The factor between the penalties of the first walk, at most."""
+PRIOR_A_FEATURE = 0.5
+"""The default ``prior`` of one penalty for each feature: of seven ways the one with the lowest test
+loss on twelve data sets (benchmarks/results/penalty_defaults_cpu.json)."""
 START_RATIOS = (0.95, 0.5, 0.1)
 """The L1 shares from which a tuned share may start."""
 
 SHARED_DOCUMENTATION = {
     "[one penalty or many]": """per_feature : bool, default=False
-        Tune one penalty for each feature. With many features these overfit the folds: see
-        ``early_stopping``.
+        Tune one penalty for each feature. Seldom better than one for all, and with many features
+        they overfit the folds: see ``prior``.
     groups : array-like of shape (n_features,), default=None
         A label for each feature; features with the same label share a penalty.""",
     "[tuning]": """cv : int, float, splitter, iterable or mask, default=5
@@ -41,8 +44,9 @@ SHARED_DOCUMENTATION = {
         A share of the rows that neither trains nor validates while many penalties are tuned; the
         outer iterate best on it is taken. Not used if None, or with one penalty.
     prior : float, default=None
-        The standard deviation of many log penalties around the single one that is best: 1.0 lets
-        them differ by factors of e. It keeps them from overfitting the folds. None: no prior.
+        The standard deviation of many log penalties around the single one that is best, as a
+        normal prior; np.inf is none. None is 0.5 with one penalty for each feature, unless
+        ``early_stopping`` is given, and no prior for groups.
     alpha_init : float or array-like of shape (n_penalties,), default=None
         Penalties to start from; None starts from a walk over one penalty.
     alpha_min_ratio : float, default=1e-3
@@ -67,7 +71,8 @@ SHARED_DOCUMENTATION = {
     groups_ : ndarray or None
         The labels in ``groups``, sorted.
     path_ : OuterPath
-        The outer loop: loss, alpha, slope, seconds, early_stopping_loss.
+        The outer loop: loss, alpha, slope, seconds, early_stopping_loss. Its loss is what was
+        minimised, and hence lower than that on new data.
     n_iter_ : int
         The number of points on it.
     n_features_in_ : int
@@ -235,12 +240,15 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _prior(self, criterion: Criterion, theta: Vector) -> Prior:
         strength = np.zeros(len(theta))
-        if self.prior is not None:
+        width = np.inf if self.prior is None else float(self.prior)
+        if self.prior is None and self.early_stopping is None and getattr(self, "per_feature", False):
+            width = PRIOR_A_FEATURE
+        if np.isfinite(width):
             # A unit of the log likelihood of squares is a mean loss of twice the variance.
             squares = criterion.folds[0].level.loss.quadratic
             unit = 2 * criterion(theta)[0] if squares else 1.0
             rows = sum(len(fold.held.y) for fold in criterion.folds)
-            strength[: criterion.penalties.count] = unit / (2 * rows * float(self.prior) ** 2)
+            strength[: criterion.penalties.count] = unit / (2 * rows * width**2)
         return Prior(theta.copy(), strength)
 
     def _walk(
