@@ -147,7 +147,7 @@ class Function(Holder):
         return hessian_by_autograd(self.grad, x, type(self).__name__)
 
     def hessian_on(self, x: Var, columns: Columns) -> Tensor:
-        """BᵀHB for some columns B, (elements, k, k): see :class:`Columns`; detached."""
+        """BᵀHB, (elements, k, k), for some columns B of an orthogonal matrix; detached."""
         from legato.functions.restricted import hessian_on
 
         return hessian_on(self.grad, x, columns)

@@ -241,7 +241,11 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     def _prior(self, criterion: Criterion, theta: Vector) -> Prior:
         strength = np.zeros(len(theta))
         width = np.inf if self.prior is None else float(self.prior)
-        if self.prior is None and self.early_stopping is None and getattr(self, "per_feature", False):
+        if (
+            self.prior is None
+            and self.early_stopping is None
+            and getattr(self, "per_feature", False)
+        ):
             width = PRIOR_A_FEATURE
         if np.isfinite(width):
             # A unit of the log likelihood of squares is a mean loss of twice the variance.
