@@ -40,7 +40,7 @@ assert abs(float(weight.grad) - difference) < 1e-3 * abs(difference)
 # %%
 # The slope is negative: a larger λ is better. A few steps along it learn the λ that is best.
 path = []
-optimizer = torch.optim.Adam([weight], lr=0.1)
+optimizer = torch.optim.Adam([weight], lr=0.03)
 for _ in range(15):
     loss = (solve(weight) - clean).square().sum()
     path.append((float(weight.detach()), float(loss.detach())))
