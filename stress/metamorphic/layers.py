@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import legato as lg
 from legato import nn as lnn
+from metamorphic.reconstruction import reconstruction_subjects
 from metamorphic.subject import Inputs, Numbers, Subject
 
 
@@ -325,5 +326,5 @@ def _segmentation() -> list[Subject]:
 def layer_subjects() -> list[Subject]:
     return [
         *_potts(), *_total_variation(), *_denoisers(), *_least_squares(), *_coders(), *_games(),
-        *_segmentation(),
+        *_segmentation(), *reconstruction_subjects(),
     ]  # fmt: skip

@@ -29,7 +29,8 @@ BASES = {"Algorithm", "DescentOptimizer", "Function", "Geometry", "GradientStrat
 RECORDS = {
     "AnalysisDenoiserOutput", "Diagnosis", "Fit", "History", "LeastSquaresOutput",
     "MatrixGameOutput", "OuterPath", "PottsOutput", "PottsState", "Record", "Solution",
-    "ProgramOutput", "ProgramStatus", "SparseCodingOutput", "TotalVariationOutput", "Trace",
+    "ProgramOutput", "ProgramStatus", "ReconstructionOutput", "SparseCodingOutput",
+    "TotalVariationOutput", "Trace",
 }  # fmt: skip
 """What others return."""
 INNER = {

@@ -470,8 +470,8 @@ def test_divergence_is_an_error_not_a_nan():
 def test_smoothing():
     with raises(errors.InputError, "mu must be positive"):
         lg.smoothed(lasso(), 0.0)
-    with raises(errors.InputError, "Composite"):
-        lg.smoothed(lg.Saddle(A, lg.L1()), 0.1)
+    with raises(errors.InputError, "Composite or Saddle problem or an energy, not Tensor"):
+        lg.smoothed(A, 0.1)
     with raises(errors.InputError, "No smoothing of L2Ball"):
         lg.smoothed(lg.Composite(DATA, lg.L2Ball()), 0.1)
 

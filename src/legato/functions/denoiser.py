@@ -24,7 +24,7 @@ class Denoiser(Function):
 
     There is no function behind most networks: it has no value, and **no algorithm promises to
     converge**. Fixed points exist and attract where D − 1 is Lipschitz with a small constant;
-    :meth:`expansion` measures what a point shows of it. Unrolled, ``Unroll()`` differentiates what
+    ``expansion`` measures what a point shows of it. Unrolled, ``Unroll()`` differentiates what
     was computed either way; as an equilibrium, ``Implicit()`` says where the iteration does not
     contract. With other weights in every iteration, call ``algorithm.step(problem, state)`` with
     another problem each time. Reference: Venkatakrishnan, Bouman, Wohlberg (2013); Ryu, Liu, Wang,

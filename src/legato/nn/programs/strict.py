@@ -175,7 +175,8 @@ def solve_strictly(
     zeta, m = system.scatter(some), system.m
     sides = [zeta[:, :m], -zeta[:, m:], zeta[:, m:]] if P.bounded else [zeta]
     held = [upper[:, :m], lower[:, m:], upper[:, m:]] if P.bounded else [upper]
-    z, active = torch.cat(sides, -1) * torch.cat(held, -1), torch.cat(held, -1)
+    active = torch.cat(held, -1)
+    z = torch.where(active, torch.cat(sides, -1), 0.0)  # a product would leave −0
     residual = judge(P, x, y, z)
     clear = arrived & system.sound & (residual <= _EXACT) & (margin(P, x, z) > tie)
     return (

@@ -26,6 +26,7 @@ from legato.nn.reconstruction.spectral import SpectralLeastSquares
 from legato.operators import Blur, Operator, as_operator
 from legato.problems import Saddle
 
+_PRECISIONS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _FIRST = 10
 """Iterations of conjugate gradients behind a first image: before noise is fitted."""
 
@@ -248,9 +249,9 @@ class Reconstruction(SolverLayer):
     def _require_data(self, y: Any) -> None:
         if not isinstance(y, Tensor):
             raise InputError(f"y must be a tensor, what the operator saw, not {describe(y)}.")
-        if not (y.is_floating_point() or y.is_complex()):
-            raise InputError(f"y is {y.dtype}; the solver computes with real or complex numbers. "
-                             "Call .float() on it.")  # fmt: skip
+        if y.dtype not in _PRECISIONS:
+            raise InputError(f"y is {y.dtype}; the solver computes in single or double precision, "
+                             "real or complex. Call .float() on it.")  # fmt: skip
         if y.numel() == 0:
             raise InputError(f"y of shape {tuple(y.shape)} is empty: nothing to reconstruct.")
         require_finite(torch.view_as_real(y) if y.is_complex() else y, "y")
