@@ -77,6 +77,31 @@ def test_the_layer_s_time_is_that_of_the_result_file():
     assert printed == f"{measured:.1f}"
 
 
+def test_times_of_programs_are_those_of_the_result_file():
+    results = json.loads((ROOT / "benchmarks/results/programs_h200.json").read_text())
+    rows = {row["programs"]: row for row in results["rows"]}
+    words = " ".join(README.split())
+
+    def ms(programs, who):
+        return f"{rows[programs][f'{who} both']['milliseconds']:.0f}"
+
+    first, second = ([ms(n, who) for who in ("legato", "qpax", "qpth")] for n in (4096, 1024))
+    assert (
+        f"take {first[0]} ms with the gradient, where qpax takes {first[1]} and qpth {first[2]}"
+        in words
+    )
+    assert f"take {second[0]}, where qpax takes {second[1]}" in words
+
+
+def test_the_compiled_engine_was_faster_than_the_scan_on_every_row():
+    results = json.loads((ROOT / "benchmarks/results/engine_h200.json").read_text())
+    assert len(results["rows"]) == 4
+    for row in results["rows"].values():
+        ms = row["milliseconds"]
+        assert ms["compiled_forward"] < ms["jax_forward"]
+        assert ms["compiled_unroll"] < ms["jax_unroll"]
+
+
 def test_the_picture_s_numbers_are_in_the_text():
     """So that nothing is lost where pictures are not shown."""
     picture = re.search(r'<img src="docs/readme.png"[^>]*alt="([^"]+)"', README)[1]
