@@ -50,6 +50,12 @@ def budgeted(layer):
     return program
 
 
+def reconstruction(regulariser, **settings):
+    torch.manual_seed(0)
+    blur = lg.Blur(torch.tensor([[0.0, 0.1, 0.0], [0.1, 0.5, 0.2], [0.0, 0.1, 0.0]]).double())
+    return layers.Reconstruction(blur, regulariser.double(), iterations=60, **settings).double()
+
+
 ENTROPY = lg.Entropy()
 SOLVED = lg.Implicit(lg.GMRES(tol=1e-11))
 STOPPED = "nonnegative, entropic, to a tolerance"
@@ -89,6 +95,15 @@ LAYERS = {
     "conditioned denoiser": (
         layers.AnalysisDenoiser(size=3, conditioned=True, interval=True).double(),
         several(1, 9, 8, seed=7),
+    ),
+    "reconstruction": (reconstruction(layers.TV(1e-3)), several(1, 6, 7, seed=14)),
+    "reconstruction, weights read off the image": (
+        reconstruction(layers.TV(layers.WeightMap(weight=1e-3, width=4))),
+        several(1, 6, 7, seed=14),
+    ),
+    "reconstruction, filters and a box": (
+        reconstruction(layers.Filters(4, size=3, weight=1e-3), box=(0.0, 1.0)),
+        several(1, 6, 7, seed=14),
     ),
     "potts": (lambda c: layers.Potts(30)(c, 0.3), several(3, 5, 6, seed=8)),
     "potts, by the engine": (
@@ -180,5 +195,7 @@ def test_every_public_layer_is_held_against_this_law():
     seen = {"NonNegativeLeastSquares", "SimplexLeastSquares", "SparseCoding", "MatrixGame"}
     seen |= {"TotalVariation", "AnalysisDenoiser", "Potts", "GlobalLayer", "ContrastWeights"}
     seen |= {"Scale", "UniformWeights", "QuadraticProgram", "LinearProgram"}
+    seen |= {"Reconstruction", "TV", "Filters", "WeightMap", "Weight"}
     elsewhere = {"FineFeatures", "LearnedEdges", "SoftmaxLoss"}  # torch's own convolutions, losses
+    elsewhere |= {"ConvexRidges"}  # a term for each image, as Filters are
     assert ours == seen | elsewhere
