@@ -90,9 +90,9 @@ class Expectations:
     def __init__(self) -> None:
         self._last: OrderedDict[Hashable, Expected] = OrderedDict()
         self._lock = threading.Lock()
-        renew_after_fork(self._renew)
+        renew_after_fork(self._forget)
 
-    def _renew(self) -> None:
+    def _forget(self) -> None:
         self._lock = threading.Lock()
         self._last.clear()
 

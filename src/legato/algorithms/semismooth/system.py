@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.lazy import lazy
 from legato._support.rows import Rows
 from legato._support.tree import Var
 from legato.algorithms.semismooth.facet import Facet, facet_of
@@ -87,7 +87,7 @@ class System:
 
     # --- products ---------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy
     def _curvature(self) -> Callable[[Tensor], Tensor] | None:
         return hessian_product(self.problem.smooth.grad, self.x, self.X.rows)
 
@@ -128,12 +128,12 @@ class System:
 
     # --- the matrix -------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy
     def _dense(self) -> bool:
         size = self.s.shape[-1] + self.t.shape[-1]
         return size <= DENSE_UP_TO and size * size * len(self.s) <= _MOST_ENTRIES
 
-    @cached_property
+    @lazy
     def _matrix(self) -> Tensor:
         p = self.A.gather(self.X.p)
         H = self.problem.smooth.hessian_on(self.x, self.A)
@@ -165,7 +165,7 @@ class System:
         rows = [self.A.gather(self._Kt(unit)) for unit in _units(self.B, m)]
         return torch.stack(rows, -2) if rows else self.s.new_zeros(len(self.s), 0, self.k)
 
-    @cached_property
+    @lazy
     def _factor(self) -> Callable[[Tensor], Tensor]:
         """Solves with the matrix, shifted by a little."""
         M = self._matrix
