@@ -130,7 +130,7 @@ def test_hypergradients_equal_central_differences(case, intercept):
         held = np.arange(len(y)) % 3 == k
         level = level_of(X[~held], y[~held], loss, groups, intercept)
         share = np.full(held.sum(), 1 / held.sum())
-        folds.append(Fold(level, ValidationRows(X[held], y[held], share)))
+        folds.append(Fold(level, ValidationRows(X[held], y[held], share, float(len(held)))))
     penalties = Penalties(groups, index, int(index.max()) + 1, np.ones(groups.count), ratio)
     criterion = Criterion(folds, penalties)
     top = max(fold.level.null_gradient().max() for fold in folds)
@@ -156,7 +156,9 @@ def test_the_hypergradient_equals_legatos_engine():
     share = np.full(held.sum(), 1 / held.sum())
     weights = Weights(alpha, np.zeros(10))
     found = level.solve(weights)
-    value, slope = hypergradient(level, found, weights, ValidationRows(X[held], y[held], share))
+    value, slope = hypergradient(
+        level, found, weights, ValidationRows(X[held], y[held], share, float(len(held)))
+    )
     n = int((~held).sum())
     A, b = torch.from_numpy(X[~held] / np.sqrt(n)), torch.from_numpy(y[~held] / np.sqrt(n))
     variable = torch.tensor(alpha, requires_grad=True)

@@ -173,7 +173,8 @@ def test_the_others_do_not_grow(
     build: Build, strategy: Strategy, measure: Callable[..., int]
 ) -> None:
     assert growth(measure, build, strategy) <= 1.01
-    assert measure(build, strategy, MANY) < 0.3 * measure(build, unroll, MANY)
+    # A Krylov basis and the step recorded for its products are a part that stays as it is.
+    assert measure(build, strategy, MANY) < 0.5 * measure(build, unroll, MANY)
 
 
 @both

@@ -251,7 +251,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             # A unit of the log likelihood of squares is a mean loss of twice the variance.
             squares = criterion.folds[0].level.loss.quadratic
             unit = 2 * criterion(theta)[0] if squares else 1.0
-            rows = sum(len(fold.held.y) for fold in criterion.folds)
+            rows = sum(fold.held.count for fold in criterion.folds)  # a weight of two is two rows
             strength[: criterion.penalties.count] = unit / (2 * rows * width**2)
         return Prior(theta.copy(), strength)
 
@@ -368,7 +368,7 @@ def _require_squares(values: Any, name: str) -> None:
 
 def _rows(X: Any, y: Vector, weights: Vector, rows: Indices) -> ValidationRows:
     share = weights[rows]
-    return ValidationRows(X[rows], y[rows], share / share.sum())
+    return ValidationRows(X[rows], y[rows], share / share.sum(), float(share.sum()))
 
 
 def labels_of(groups: Any, features: int) -> tuple[NDArray[Any], Indices]:

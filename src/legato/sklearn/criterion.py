@@ -70,11 +70,12 @@ def held_out(share: float, y: NDArray[Any], *, classifier: bool, random_state: A
 
 @dataclass(frozen=True)
 class ValidationRows:
-    """Held-out rows, with weights that sum to 1."""
+    """Held-out rows, with weights that sum to 1; ``count``: what they summed to, rows if all are 1."""
 
     X: Any
     y: Vector
     weights: Vector
+    count: float
 
 
 # --- hypergradients -------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from legato.gradients.linear.spectrum import random_vector
 
 _INVERSE_STEPS = 3
 """Solves with the factors from which the eigenvalue next to 1 is estimated."""
+_POWERS = 10
+"""Products that let the largest eigenvalues come out, and as many that measure them."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,25 @@ def _by_factors(
             v = ratio(v, norm(v))
             v = solved(v)
         gains.append(norm(v))
-    residual, gain = torch.stack([residuals.amax(), torch.cat(gains).amax()]).tolist()
+    growth = _growth(inner, w[..., columns]) if len(columns) else residuals.new_zeros(())
+    residual, gain, largest = torch.stack(
+        [residuals.amax(), torch.cat(gains).amax(), growth]
+    ).tolist()
     # No number, or so large that rounding decides: the eigenvalue 1.
     if not residual <= 2 * tol or not gain * tol < 1:
         return None
     radius = max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
+    if largest > 1:  # a map that expands, or one that is far from normal: its eigenvalues tell
+        radius = max(radius, float(torch.linalg.eigvals(inner.cpu()).abs().amax()))
     return LinearResult(w, residual, xi.shape[-1], residual <= 2 * tol, radius, tol)
+
+
+def _growth(M: Tensor, v: Tensor) -> Tensor:
+    """By how much a product with M makes a vector longer, after a few: about the radius of M."""
+    v, grown = v + random_vector(v) * norm(v), torch.ones_like(norm(v))
+    for turn in range(2 * _POWERS):
+        v = ratio(v, norm(v))
+        v = (M @ v.unsqueeze(-1)).squeeze(-1)
+        if turn >= _POWERS:
+            grown = grown * norm(v)
+    return (grown ** (1 / _POWERS)).amax()
