@@ -25,6 +25,8 @@ from legato.testing.sampling import minus, normal, replica
 
 AWAY, SMALL = 1e-5, 1e-8
 """How far from a kink its sides are looked at, and the step of differences there."""
+SHORT = 0.02
+"""By what share of their spread the sides that chance found fall short of the outermost."""
 SIDES = 80
 """Random directions away from a kink: where several meet, few of them keep to one side of each."""
 
@@ -68,7 +70,8 @@ def _of_data(g: Function, geometry: Geometry, y: Var, step: Any, seed: int) -> l
                 least, most = torch.minimum(least, side), torch.maximum(most, side)
             if bool((nearest < 1e-4).all()):
                 break
-        beyond = torch.maximum(least - found, found - most).amax(1)
+        missed = SHORT * (most - least)
+        beyond = torch.maximum(least - missed - found, found - most - missed).amax(1).clamp(min=0)
         errors += [float(e) for e in torch.minimum(nearest, beyond) / (1 + found.abs().amax())]
     return errors
 
