@@ -70,7 +70,7 @@ def held_out(share: float, y: NDArray[Any], *, classifier: bool, random_state: A
 
 @dataclass(frozen=True)
 class ValidationRows:
-    """Held-out rows, with weights that sum to 1; ``count``: what they summed to, rows if all are 1."""
+    """Held-out rows, with weights that sum to 1; ``count`` is what they summed to before."""
 
     X: Any
     y: Vector
