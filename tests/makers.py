@@ -95,6 +95,9 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
         "Dense on a batch": OperatorCase(dense, at(3, 7)),
         "Dense, large": OperatorCase(lg.Dense(r(520, 530, seed=4)), at(530)),
         "Dense, one matrix each": OperatorCase(lg.Dense(r(3, 5, 7, seed=5)), at(3, 7)),
+        "Sparse": OperatorCase(
+            lg.Sparse((r(5, 7, seed=1) * (r(5, 7, seed=13) > 0)).to_sparse_csr()), at(3, 7)
+        ),
         "Differences 1-D": OperatorCase(lg.Differences((-1,)), at(40)),
         "Differences 2-D": OperatorCase(lg.Differences(), at(2, 21, 19)),
         "Differences 3-D": OperatorCase(lg.Differences((-3, -2, -1)), at(7, 8, 6), tight=1.05),
@@ -181,6 +184,10 @@ def complex_operators() -> dict[str, OperatorCase]:
         "Dense": OperatorCase(dense, at(2, 7)),
         "Dense, real": OperatorCase(lg.Dense(randn(5, 7, seed=24)), at(2, 7)),
         "Dense, one matrix each": OperatorCase(lg.Dense(crandn(3, 5, 7, seed=25)), at(3, 7)),
+        "Sparse": OperatorCase(
+            lg.Sparse((crandn(5, 7, seed=22) * (randn(5, 7, seed=29) > 0)).to_sparse_csr()),
+            at(2, 7),
+        ),
         "Diagonal": OperatorCase(lg.Diagonal(crandn(6, seed=26)), at(4, 6)),
         "Mask": OperatorCase(lg.Mask(mask), at(2, 6, 5)),
         "Downsample": OperatorCase(lg.Downsample(2), at(4, 6)),

@@ -116,6 +116,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Radon as Radon,
         SecondDifferences as SecondDifferences,
         SymmetrisedGradient as SymmetrisedGradient,
+        Sparse as Sparse,
         Wavelet as Wavelet,
         Dense as Dense,
         Diagonal as Diagonal,
@@ -158,8 +159,7 @@ _HOMES = {
     ),
     "operators": (
         "Blur Convolution Dense Diagonal Differences Downsample Fourier Identity Mask Operator "
-        "Radon "
-        "SecondDifferences Stack SymmetrisedGradient Wavelet"
+        "Radon SecondDifferences Sparse Stack SymmetrisedGradient Wavelet"
     ),
     "problems": "Composite Saddle smoothed",
     "running": "Stop Trace",

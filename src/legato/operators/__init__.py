@@ -12,6 +12,7 @@ from legato.operators.fourier import Fourier
 from legato.operators.part import Part, parts
 from legato.operators.radon import Radon
 from legato.operators.sampling import Downsample, Mask
+from legato.operators.sparse import Sparse
 from legato.operators.stack import Stack
 from legato.operators.symmetrised import SecondDifferences, SymmetrisedGradient
 from legato.operators.wavelet import Wavelet
@@ -32,6 +33,7 @@ __all__ = [
     "Part",
     "Radon",
     "SecondDifferences",
+    "Sparse",
     "Stack",
     "SymmetrisedGradient",
     "Wavelet",

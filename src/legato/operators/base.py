@@ -189,24 +189,22 @@ def conjugated(factor: Any) -> Any:
 
 
 def as_operator(operator: Operator | Tensor) -> Operator:
-    """A matrix is a Dense operator; an operator stays what it is.
+    """A matrix is a Dense operator, or a Sparse one; an operator stays what it is.
 
     >>> as_operator(torch.eye(2)), as_operator(lg.Identity())
     (Dense(tensor(2×2)), Identity())
     """
     if isinstance(operator, Operator):
         return operator
-    if isinstance(operator, Tensor) and operator.layout == torch.strided:
+    if isinstance(operator, Tensor):
         from legato.operators.dense import Dense
+        from legato.operators.sparse import Sparse
 
-        return Dense(operator)
-    kind = (
-        f"a {operator.layout} tensor" if isinstance(operator, Tensor) else type(operator).__name__
-    )
+        return Dense(operator) if operator.layout is torch.strided else Sparse(operator)
     raise InputError(
-        f"An operator must be a dense matrix or a legato operator, not {kind}. Convert an array "
-        "with torch.as_tensor, a sparse matrix with .to_dense(), or write a small Operator with "
-        "__call__ and adjoint."
+        "An operator must be a matrix, dense or sparse, or a legato operator, not "
+        f"{type(operator).__name__}. Convert an array with torch.as_tensor, a matrix of SciPy with "
+        "lg.Sparse, or write a small Operator with __call__ and adjoint."
     )
 
 
