@@ -100,12 +100,13 @@ class Reconstruction(SolverLayer):
             :class:`~legato.Mask` or a matrix. Batches are leading axes.
         regulariser (Module): from a first image to the term R: :class:`TV`, :class:`Filters`,
             :class:`ConvexRidges`, or a module of your own that returns a function.
-        data: from y to D, a convex function of Ax: ``SquaredDistance``, ``KullbackLeibler``, or
-            ``lambda y: lg.L2Ball(delta, dim).shifted(y)``. Default: ``SquaredDistance``
+        data (callable): from y to D, a convex function of Ax: ``SquaredDistance``,
+            ``KullbackLeibler``, or ``lambda y: lg.L2Ball(delta, dim).shifted(y)``.
+            Default: ``SquaredDistance``
         box (pair of floats, optional): lo ≤ x ≤ hi is asked for. Default: None
         ridge (float): adds ridge/2‖x‖², which makes the solution unique. Default: 0.0
-        first: from y to a first image, where the solve starts and which weights are read off.
-            Default: None, ten conjugate gradients of the normal equations
+        first (callable, optional): from y to a first image, where the solve starts and which
+            weights are read off. Default: None, ten conjugate gradients of the normal equations
         iterations (int): Default: 100
         tol (float, optional): stop once the residual is at most this; a warning says where
             ``iterations`` do not reach it. Default: None, all iterations

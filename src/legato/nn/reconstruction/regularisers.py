@@ -27,6 +27,9 @@ class TV(nn.Module):
         isotropic (bool): take the Euclidean norm of the gradient at each pixel; else the sum of
             absolute differences. Default: True
 
+    Shape:
+        - image: (B, C, H, W); the term is one of images of this shape
+
     >>> TV(0.1)(torch.rand(1, 1, 8, 8))
     GroupL1(0.1, -3) @ Differences()
     """
@@ -61,8 +64,8 @@ class Filters(nn.Module):
         weight (float, Tensor or Module): λ to start from: a number for every filter; a tensor that
             broadcasts to (K, H, W); or a module from the first image to λ (B, K, H, W), such as
             ``WeightMap(K)``. Default: 0.01
-        potential: from weights to the penalty φ of the answers: ``L1``, or a function such as
-            ``lambda weight: lg.Huber(0.01, weight)``. Default: ``L1``
+        potential (callable): from weights to the penalty φ of the answers: ``L1``, or a function
+            such as ``lambda weight: lg.Huber(0.01, weight)``. Default: ``L1``
 
     Shape:
         - image: (B, 1, H, W); answers (B, K, H, W)
@@ -134,6 +137,9 @@ class ConvexRidges(nn.Module):
         reach (float): where potentials become straight. Default: 0.6
         weight (float): λ to start from. Default: 1.0
         bend (float): up to here potentials start curved, beyond straight. Default: 0.02
+
+    Shape:
+        - image: (B, 1, H, W); the term is one of images of this shape
 
     Reference: Goujon et al. (2023), *A neural-network-based convex regularizer for inverse
     problems*.

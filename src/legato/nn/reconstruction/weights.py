@@ -16,6 +16,10 @@ class Weight(nn.Module):
         value (float or Tensor): λ to start from: a number, or a map that broadcasts to what it
             weighs, such as (H, W) for total variation.
 
+    Shape:
+        - image: any; it is not looked at
+        - output: that of ``value``
+
     >>> weight = Weight(0.1)
     >>> weight(torch.rand(1, 1, 8, 8)).round(decimals=3)
     tensor(0.1000, grad_fn=<...>)
@@ -48,6 +52,10 @@ class WeightMap(nn.Module):
         level (float): what counts as a large deviation in the first image, such as a few times the
             noise's; the network sees the image in this unit. Default: 0.2
         width (int): channels of its layers. Default: 32
+
+    Shape:
+        - image: (B, 1, H, W)
+        - output: λ, (B, maps, H, W)
 
     Reference: Kofler et al. (2023), *Learning regularization parameter-maps for variational image
     reconstruction using deep neural networks and algorithm unrolling*.
