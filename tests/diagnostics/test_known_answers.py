@@ -74,9 +74,9 @@ def ridge():
 
 
 def ill_conditioned_lasso():
-    """Condition number 100: ρ = 0.99, and a hundred terms are too few."""
+    """Condition number 40: ρ = 0.975, and a hundred terms are too few."""
     left, _, right = torch.linalg.svd(random(8, 20, 12), full_matrices=False)
-    matrix = left @ torch.diag(torch.logspace(0, -1, 12, dtype=torch.float64)) @ right
+    matrix = left @ torch.diag(torch.logspace(0, -0.8, 12, dtype=torch.float64)) @ right
     target = matrix @ torch.tensor([3.0, -2, 0, 1, 0, 4, 0, 0, -3, 0, 2, 0], dtype=torch.float64)
     problem = lg.Composite(lg.LeastSquares(matrix, target), lg.L1(number(1e-3)))
     return problem, lg.ForwardBackward(inertia=0.0), slope, None

@@ -32,8 +32,8 @@ def slope(x):
 
 def diagnose(problem, algorithm=None, loss=slope, x0=None, **options):
     options = {
-        "stop": lg.Stop(300),
-        "reference": lg.Stop(1000, tol=1e-12),
+        "stop": lg.Stop(120),
+        "reference": lg.Stop(600, tol=1e-12),
         "gradients": FEW,
     } | options
     return lg.diagnose(problem, algorithm or lg.ForwardBackward(), loss, x0, **options)
@@ -42,8 +42,8 @@ def diagnose(problem, algorithm=None, loss=slope, x0=None, **options):
 def made(make, **options):
     """The same, by a factory."""
     options = {
-        "stop": lg.Stop(300),
-        "reference": lg.Stop(1000, tol=1e-12),
+        "stop": lg.Stop(120),
+        "reference": lg.Stop(600, tol=1e-12),
         "gradients": FEW,
     } | options
     return lg.diagnose(make, **options)
@@ -107,7 +107,7 @@ def make_computed(dtype):
 def test_an_energy_is_diagnosed_as_its_splitting():
     weight = number(0.3)
     data = lg.LeastSquares(A, b)
-    options = {"stop": lg.Stop(300), "reference": lg.Stop(1000, tol=1e-12), "gradients": FEW}
+    options = {"stop": lg.Stop(120), "reference": lg.Stop(600, tol=1e-12), "gradients": FEW}
     whole = lg.diagnose(data + lg.L1(weight), None, slope, **options)
     parts = lg.diagnose(lg.Composite(data, lg.L1(weight)), lg.ForwardBackward(), slope, **options)
     torch.testing.assert_close(whole.reference.gradient, parts.reference.gradient)

@@ -32,7 +32,7 @@ def slope(x):
 
 def diagnose(problem, algorithm=None, loss=slope, x0=None, **options):
     options = {
-        "stop": lg.Stop(300),
+        "stop": lg.Stop(120),
         "reference": lg.Stop(1000, tol=1e-12),
         "gradients": FEW,
     } | options

@@ -26,7 +26,13 @@ STRATEGIES = [
     lg.Unroll(last=60),
     lg.Forward,
 ]
-each_strategy = pytest.mark.parametrize("gradient", STRATEGIES, ids=repr)
+each_strategy = pytest.mark.parametrize(
+    ("gradient", "dtype"),
+    # Single precision is the harder one; in double precision all but sums and products agree.
+    [(gradient, torch.float32) for gradient in STRATEGIES]
+    + [(gradient, torch.float64) for gradient in (lg.Implicit(), lg.Forward)],
+    ids=str,
+)
 
 
 def box(n: int, dtype: torch.dtype = torch.float64) -> lg.Polyhedral:
@@ -51,7 +57,6 @@ def require_close(found: Tensor, truth: Tensor, tol: float = 1e-4) -> None:
     torch.testing.assert_close(found.detach().double(), truth.double(), atol=tol, rtol=0)
 
 
-@both_precisions
 @each_strategy
 def test_one_active_constraint_leaves_the_others(gradient, dtype):
     theta = torch.tensor([2.0, 0.3, -0.5], dtype=dtype)
@@ -60,7 +65,6 @@ def test_one_active_constraint_leaves_the_others(gradient, dtype):
     require_close(J, torch.diag(torch.tensor([0.0, 1.0, 1.0])))
 
 
-@both_precisions
 @each_strategy
 def test_an_edge_that_is_not_along_an_axis(gradient, dtype):
     psi = lg.Polyhedral(TRIANGLE.to(dtype), torch.ones(3, dtype=dtype))
@@ -69,8 +73,11 @@ def test_an_edge_that_is_not_along_an_axis(gradient, dtype):
     require_close(J, torch.tensor([[0.5, -0.5], [-0.5, 0.5]]))
 
 
-@both_precisions
-@pytest.mark.parametrize("gradient", [lg.Implicit(), lg.FixedPoint(terms=300)], ids=repr)
+@pytest.mark.parametrize(
+    ("gradient", "dtype"),
+    [(lg.Implicit(), torch.float64), (lg.FixedPoint(terms=300), torch.float32)],
+    ids=str,
+)
 @pytest.mark.parametrize(
     ("theta", "x", "truth"),
     [
@@ -90,7 +97,7 @@ def test_degenerate_vertices_and_repeated_rows(copies, theta, x, truth, gradient
     require_close(J, truth)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_polytopes_against_an_interior_point_solver(seed):
     """The projection of θ, clearly outside: dx/dθ projects onto the directions of the face."""
     n = 3
@@ -176,8 +183,11 @@ def test_gradients_in_the_rows_of_an_active_constraint(own):
         require_close(found, true, 1e-6)
 
 
-@both_precisions
-@pytest.mark.parametrize("rule", [lg.Backtracking(), lg.Backtracking(grow=1.2)], ids=repr)
+@pytest.mark.parametrize(
+    ("rule", "dtype"),
+    [(lg.Backtracking(), torch.float64), (lg.Backtracking(grow=1.2), torch.float32)],
+    ids=str,
+)
 def test_backtracking_keeps_its_step_at_the_boundary(rule, dtype):
     psi = lg.Polyhedral(TRIANGLE.to(dtype), torch.ones(3, dtype=dtype))
     theta = torch.tensor([1.5, 0.7], dtype=dtype)

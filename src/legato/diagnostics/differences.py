@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,9 @@ from legato.gradients.base import pull_back
 
 if TYPE_CHECKING:
     from legato.diagnostics.reference import Path
+
+
+_CONTAINERS = frozenset((tuple, list, dict))
 
 
 class _Substitute(TorchFunctionMode):
@@ -33,18 +36,32 @@ class _Substitute(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if not self.instead:
+            self._watch(args)
+            self._watch((kwargs or {}).values())
+            return func(*args, **(kwargs or {}))
         return func(*self._replace(args), **self._replace(kwargs or {}))
 
+    def _watch(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, Tensor):
+                if value.requires_grad:
+                    self.seen[id(value)] = value
+            elif type(value) in (tuple, list):
+                self._watch(value)
+            elif type(value) is dict:
+                self._watch(value.values())
+
     def _replace(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            if value.requires_grad and not self.instead:
-                self.seen[id(value)] = value
-            return self.instead.get(id(value), value)
         if type(value) in (tuple, list):
-            return type(value)(self._replace(part) for part in value)
+            # Nearly all arguments are no containers: no call for each, there are thousands a solve.
+            swap = self.instead.get
+            return type(value)(
+                [swap(id(p), p) if type(p) not in _CONTAINERS else self._replace(p) for p in value]
+            )
         if type(value) is dict:
             return {name: self._replace(part) for name, part in value.items()}
-        return value
+        return self.instead.get(id(value), value)
 
 
 @torch.no_grad()
