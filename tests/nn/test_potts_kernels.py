@@ -185,6 +185,40 @@ LONG = {
 }
 
 
+ASSEMBLY = """
+import torch
+from legato.nn.potts import numba, rows
+cost, step = torch.randn(1, 3, 8, 9, requires_grad=True), torch.tensor(0.3)
+numba.potts(cost, None, step, step, iterations=2).probabilities[0, 0].sum().backward()
+for function in (rows.forward_steps, rows.reverse_steps, rows._primal_row):
+    print(*(line for text in function.inspect_asm().values() for line in text.splitlines()
+            if "div" in line), sep="\\n")
+    print("---")
+"""
+
+
+@numba_only
+def test_numba_loops_are_vectors(tmp_path: Path) -> None:
+    """Every tanh and softmax divides: packed divisions mean that their loops became vectors.
+
+    Code from Numba's cache comes without its assembly. Where the cache is cold this, the first test
+    of all, fills it for the others; else it is compiled once more, elsewhere.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("looks for x86 instructions")
+    source = Path(__file__).resolve().parents[2] / "src"
+    here = os.environ | {"PYTHONPATH": str(source)}
+    for environment in (here, here | {"NUMBA_CACHE_DIR": str(tmp_path)}):
+        command = [sys.executable, "-c", ASSEMBLY]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        functions = out.stdout.split("---")[:3]
+        assert len(functions) == 3
+        if all("div" in function for function in functions):
+            break
+    for divisions in functions:
+        assert "divps" in divisions
+
+
 @pytest.mark.parametrize(("case", "dtype"), CASES)
 def test_values_and_gradients(kernel: Kernel, case: Case, dtype: torch.dtype) -> None:
     values, gradients = values_and_gradients(case, kernel.solve, dtype, kernel.device)
@@ -452,40 +486,6 @@ def test_numba_after_a_fork() -> None:
     process.join(60)
     assert process.exitcode == 0
     torch.testing.assert_close(got, right)
-
-
-ASSEMBLY = """
-import torch
-from legato.nn.potts import numba, rows
-cost, step = torch.randn(1, 3, 8, 9, requires_grad=True), torch.tensor(0.3)
-numba.potts(cost, None, step, step, iterations=2).probabilities[0, 0].sum().backward()
-for function in (rows.forward_steps, rows.reverse_steps, rows._primal_row):
-    print(*(line for text in function.inspect_asm().values() for line in text.splitlines()
-            if "div" in line), sep="\\n")
-    print("---")
-"""
-
-
-@numba_only
-def test_numba_loops_are_vectors(tmp_path: Path) -> None:
-    """Every tanh and softmax divides: packed divisions mean that their loops became vectors.
-
-    Code from Numba's cache comes without its assembly. Where the cache is cold this fills it for
-    the other tests; else it is compiled once more, elsewhere.
-    """
-    if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("looks for x86 instructions")
-    source = Path(__file__).resolve().parents[2] / "src"
-    here = os.environ | {"PYTHONPATH": str(source)}
-    for environment in (here, here | {"NUMBA_CACHE_DIR": str(tmp_path)}):
-        command = [sys.executable, "-c", ASSEMBLY]
-        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        functions = out.stdout.split("---")[:3]
-        assert len(functions) == 3
-        if all("div" in function for function in functions):
-            break
-    for divisions in functions:
-        assert "divps" in divisions
 
 
 @interpreter_needed
