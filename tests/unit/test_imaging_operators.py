@@ -16,7 +16,7 @@ import torch
 import legato as lg
 from draws import rand, randn
 from legato.errors import InputError, MissingExtraError
-from legato.operators import from_function, from_pylops, from_scipy
+from legato.operators import from_function, from_pylops, from_scipy, nonnegative
 from legato.testing import check_operator
 
 # --- blurs ----------------------------------------------------------------------------------------
@@ -123,6 +123,28 @@ def test_projections_in_forward_and_reverse_mode():
     assert torch.autograd.gradcheck(K, (x,), check_forward_ad=True)
     batch = torch.stack([x.detach(), 2 * x.detach()])
     torch.testing.assert_close(torch.func.vmap(K)(batch), K(batch))
+
+
+@pytest.mark.parametrize(
+    ("angles", "size", "detectors"),
+    [([0.3], 5, None), ([0.3, 1.9], 7, 5), ([0.1, 0.2], 20, None), ([0.7], 30, 3), ([0.0], 6, 2),
+     (torch.linspace(0, torch.pi, 13)[:-1], 24, None)],
+)  # fmt: skip
+def test_norms_of_projections_are_proven_bounds(angles, size, detectors, monkeypatch):
+    """Against the singular values of the matrix; nothing is estimated by chance."""
+    monkeypatch.setattr(nonnegative, "lanczos_norm", lambda *_: pytest.fail("by chance"))
+    K = lg.Radon(angles, size, detectors)
+    true = float(torch.linalg.matrix_norm(K.matrix(torch.float64), 2))
+    assert true <= float(K.norm()) <= 1.01 * true
+
+
+def test_a_norm_that_power_iteration_does_not_find_is_left_to_lanczos():
+    entries = torch.ones(2000, dtype=torch.float64)
+    entries[7] = 1.02
+    assert 1.02 <= float(nonnegative.perron_norm(lg.Diagonal(entries), entries)) <= 1.02 * 1.0101
+    assert float(nonnegative.perron_norm(lg.Diagonal(0 * entries), entries)) == 0
+    bad = lg.Diagonal(torch.nan * entries)
+    assert not math.isfinite(float(nonnegative.perron_norm(bad, entries)))
 
 
 # --- wavelets -------------------------------------------------------------------------------------
