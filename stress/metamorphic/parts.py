@@ -202,8 +202,10 @@ def _operators() -> dict[str, tuple[Draw, Callable[[Inputs], Any]]]:
         return {"x": n.normal(2, 4, 5)}
 
     matrix = _with(_point, A=lambda n: n.matrix(3, 4))
+    pattern = torch.tensor([[1.0, 0, 0, 1], [0, 0, 0, 0], [0, 1, 1, 1]]).to_sparse_csr()
     return {
         "Dense": (matrix, lambda t: lg.Dense(t["A"])),
+        "Sparse": (_with(_point, v=lambda n: n.normal(5)), lambda t: lg.Sparse(pattern, t["v"])),
         "Diagonal": (_with(_point, d=lambda n: n.normal(4)), lambda t: lg.Diagonal(t["d"])),
         "Identity": (_point, lambda t: lg.Identity()),
         "Differences": (image, lambda t: lg.Differences()),

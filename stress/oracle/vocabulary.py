@@ -41,6 +41,7 @@ NOT_AN_OPERATOR = {
     "parts": "a function",
     "Radon": "of images: held against integrals",
     "SecondDifferences": "short for SymmetrisedGradient behind Differences",
+    "Sparse": "Dense by other means: held against its dense matrix",
     "SymmetrisedGradient": "of vector fields: held against its definition",
     "Wavelet": "orthonormal: held against its inverse",
     "from_function": "a function",

@@ -130,8 +130,6 @@ def test_what_cannot_be_done_is_said():
         lg.L1() + (lambda x: x)
     with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):
         lg.L1() @ np.eye(3)
-    with pytest.raises(errors.InputError, match="to_dense"):
-        lg.L1() @ torch.eye(3).to_sparse()
     with pytest.raises(errors.InputError, match="no closed-form prox"):
         (lg.L1() + lg.NonNegative()).prox(X)
     with pytest.raises(errors.MissingConjugateError, match="not known in closed form"):

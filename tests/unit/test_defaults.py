@@ -282,12 +282,10 @@ TAKES = {
     "Box": lambda v, M: lg.Box(0.0, v),
     "LInfBall": lambda v, M: lg.LInfBall(v),
     "SquaredNorm": lambda v, M: lg.SquaredNorm(v),
-    "LeastSquares A": lambda v, M: lg.LeastSquares(M, VECTOR),
     "LeastSquares b": lambda v, M: lg.LeastSquares(SQUARE, v),
     "Quadratic c": lambda v, M: lg.Quadratic(SQUARE, v),
     "Logistic b": lambda v, M: lg.Logistic(SQUARE, v),
     "shifted": lambda v, M: lg.L1().shifted(v),
-    "@": lambda v, M: lg.L1() @ M,
     "Dense": lambda v, M: lg.Dense(M),
     "Diagonal": lambda v, M: lg.Diagonal(v),
     "Differences": lambda v, M: lg.Differences((-1,), v),
@@ -306,6 +304,14 @@ def test_arrays_and_sparse_tensors_get_a_sentence(name):
         TAKES[name](ARRAY, MATRIX)
     with pytest.raises(errors.InputError, match=r"to_dense\(\)"):
         TAKES[name](VECTOR.to_sparse(), SQUARE.to_sparse())
+
+
+@pytest.mark.parametrize("take", [lambda M: lg.LeastSquares(M, VECTOR), lambda M: lg.L1() @ M])
+def test_where_an_operator_is_expected_a_sparse_tensor_is_one(take):
+    with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):
+        take(ARRAY.reshape(-1, 1))
+    dense, sparse = take(2 * SQUARE), take((2 * SQUARE).to_sparse())
+    torch.testing.assert_close(sparse(VECTOR), dense(VECTOR))
 
 
 def test_a_value_at_an_array_gets_a_sentence():

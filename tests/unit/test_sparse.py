@@ -56,6 +56,8 @@ def test_transforms_of_functions():
     alone = torch.func.vmap(lambda v: lg.Sparse(CSR, v).adjoint(Y))(values)
     torch.testing.assert_close(alone, torch.stack([Y @ FULL, 2 * Y @ FULL]))
     torch.testing.assert_close(torch.func.jacrev(K)(X[0]), FULL)
+    inside = torch.func.grad(lambda v: Y[0] @ lg.Sparse(CSR, v)(X[0]))(CSR.values())
+    torch.testing.assert_close(inside, torch.outer(Y[0], X[0])[PLACES])
 
 
 def test_empty_rows_batches_and_matrices():

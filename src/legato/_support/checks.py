@@ -83,6 +83,11 @@ def inside_reverse_transform() -> bool:
     return any(level.key() == torch._C._functorch.TransformType.Grad for level in stack)
 
 
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Where tensors are read that torch.func does not transform: it knows no sparse ones."""
+    return torch._C._DisableFuncTorch() if inside_functional_transform() else nullcontext()
+
+
 def hidden_values_in_words(who: str) -> AbstractContextManager[None]:
     """A context that says so where ``who`` would decide by values that torch.func.vmap hides."""
     if torch.compiler.is_compiling() or not inside_functional_transform():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._support.checks import outside_transforms
 from legato._support.memory import Memory, recall
 from legato._support.tree import Var, real_dtype
 from legato.errors import InputError
@@ -46,7 +47,8 @@ class Pattern:
         """The matrix of these values as torch's own, or its transpose."""
         m, n = self.shape
         if transposed:
-            parts = self.into_columns, self.rows[self.by_columns], values[self.by_columns], (n, m)
+            rows, values = (v.index_select(0, self.by_columns) for v in (self.rows, values))
+            parts = self.into_columns, rows, values, (n, m)
         else:
             parts = self.starts, self.columns, values, (m, n)
         return torch.sparse_csr_tensor(*parts, check_invariants=False)
@@ -87,15 +89,17 @@ class Sparse(Operator):
     _memory: Memory = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self, matrix: Any) -> None:
-        rows = _as_csr(matrix)
-        values = rows.values() if self.values is None else self.values
-        if not isinstance(values, Tensor) or values.shape != rows.values().shape:
+        with outside_transforms():
+            rows = _as_csr(matrix)
+            stored, pattern = rows.values(), Pattern.of(rows.detach())
+        values = stored if self.values is None else self.values
+        if not isinstance(values, Tensor) or values.shape != stored.shape:
             found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise InputError(
-                f"values must be a tensor with one entry for each of the {rows.values().numel()} "
+                f"values must be a tensor with one entry for each of the {stored.numel()} "
                 f"that the matrix stores, in the order of its rows, not {found}."
             )
-        object.__setattr__(self, "_pattern", Pattern.of(rows.detach()))
+        object.__setattr__(self, "_pattern", pattern)
         object.__setattr__(self, "values", values)
 
     def __repr__(self) -> str:
@@ -247,7 +251,8 @@ class _Product(torch.autograd.Function):
         into, of = ctx.pattern.ends(ctx.transposed)
         in_values = in_x = None
         if ctx.needs_input_grad[0]:
-            in_values = (grad[..., into] * x.conj()[..., of]).sum_to_size(values.shape)
+            terms = grad.index_select(-1, into) * x.conj().index_select(-1, of)
+            in_values = terms.sum_to_size(values.shape)
         if ctx.needs_input_grad[1]:
             in_x = _product(values.conj_physical(), grad, ctx.pattern, not ctx.transposed)
         return in_values, in_x, None, None
@@ -275,6 +280,6 @@ class _Product(torch.autograd.Function):
         if in_dims[1] is None:
             x = x.expand(info.batch_size, *x.shape)
         into, of = pattern.ends(transposed)
-        terms = values.reshape(len(values), *(1,) * (x.ndim - 2), -1) * x[..., of]
+        terms = values.reshape(len(values), *(1,) * (x.ndim - 2), -1) * x.index_select(-1, of)
         size = pattern.shape[1 if transposed else 0]
         return terms.new_zeros(*x.shape[:-1], size).index_add(-1, into, terms), 0
