@@ -27,7 +27,7 @@ from legato.functions.kernels import same_geometry
 from legato.geometry import Euclidean
 from legato.gradients import Backward, GradientStrategy, Task, Unroll
 from legato.gradients.fixed_point import FixedPointGradient
-from legato.gradients.unsolved import warn_if_missed, warn_if_moving
+from legato.gradients.unsolved import warn_if_limited, warn_if_missed, warn_if_moving
 from legato.problems import Composite, Problem, Saddle
 from legato.running import Stop, Trace, most
 
@@ -141,11 +141,22 @@ def solve(
         problem, algorithm, x0, gradient=gradient, stop=stop, trace=trace, engine=engine
     )
     if is_concrete():
-        if stop is None and done.converged is None:
-            warn_if_moving(done)
-        elif not isinstance(gradient, FixedPointGradient):  # which says so, and what it means
-            warn_if_missed(done, None if stop is None else stop.tol)
+        _say_what_is_missing(done, gradient, stop)
     return done
+
+
+def _say_what_is_missing(
+    done: Solution, gradient: GradientStrategy | None, stop: Stop | None
+) -> None:
+    implicit = isinstance(gradient, FixedPointGradient)
+    if implicit and any(t.requires_grad for t in tree.leaves(done.state)):
+        return  # what relies on a solution has said so, and what it means
+    if stop is not None:
+        warn_if_missed(done, stop.tol)
+    elif done.converged is None:
+        warn_if_moving(done)
+    else:
+        warn_if_limited(done, default_stop(gradient or Unroll(), done.state))
 
 
 def solve_silently(

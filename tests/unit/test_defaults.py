@@ -1,5 +1,6 @@
 """What a user gets who chooses nothing: a solution, or a word that it is none."""
 
+import dataclasses
 import re
 import warnings
 
@@ -266,6 +267,25 @@ def test_a_balance_that_is_off_is_told_with_one_that_works(strategy, stop):
         solution = lg.solve(energy, lg.PrimalDual(balance=balance), stop=lg.Stop(400, tol=1e-8))
     assert solution.converged
     np.testing.assert_allclose(solution.x.detach(), best_portfolio(), atol=1e-5)
+
+
+class SoonOver(lg.Implicit):
+    """As Implicit, whose default limit takes a second of a test to reach."""
+
+    def default_stop(self, dtype):
+        return dataclasses.replace(super().default_stop(dtype), iterations=300)
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["nothing learned", "learned"])
+def test_the_default_limit_is_told_whether_anything_is_differentiated_or_not(learned):
+    covariance, returns, held = map(torch.tensor, portfolio())
+    price = torch.tensor(1e-4).double().requires_grad_(learned)
+    energy = lg.Quadratic(covariance, -returns) + lg.L1(price).shifted(held) + lg.Simplex()
+    with pytest.warns(errors.NotConvergedWarning, match="300 iterations.*balance=") as said:
+        solution = lg.solve(energy, gradient=SoonOver())
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    assert not solution.converged
 
 
 # --- arrays and sparse tensors --------------------------------------------------------------------

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from legato._support.checks import as_number
 from legato._support.telling import tell
 from legato.algorithms import Algorithm
 from legato.errors import NotConvergedWarning
-from legato.running import most
+from legato.running import Stop, most
 
 MOVING = 1e-4
 """Residual above which 100 iterations by default have not arrived: as many again may move x by a
@@ -29,6 +30,7 @@ class Solved(Protocol):
     state: Any
     iterations: int | Tensor
     residual: Tensor
+    converged: Tensor | bool | None
 
 
 def warn_if_moving(done: Solved) -> None:
@@ -61,6 +63,22 @@ def warn_if_missed(done: Solved, tol: float | None) -> None:
             "leave tol out.",
             NotConvergedWarning,
         )
+
+
+def warn_if_limited(done: Solved, stop: Stop) -> None:
+    """Warn where limit and tolerance were nobody's choice, and the limit came first."""
+    if stop.tol is None or bool(torch.as_tensor(done.converged).all()):
+        return
+    residual = as_number(done.residual.amax())
+    why = f"residual {residual:.1e} > {stop.tol:.0e}, the default tolerance"
+    if residual <= stop.tol:
+        why = "entries at the boundary still move back inside, which x does not show yet"
+    tell(
+        f"{most(done.iterations)} iterations, the default limit, have not solved this problem: "
+        f"{why}. Choose both, e.g. stop=Stop({10 * stop.iterations}, tol=1e-6)"
+        f"{cures(done.problem, done.algorithm, done.state)}.",
+        NotConvergedWarning,
+    )
 
 
 def cures(problem: Any, algorithm: Algorithm[Any, Any], state: Any) -> str:
