@@ -201,7 +201,7 @@ CASES = {
     "slow tv": Case(
         slow_tv,
         "Unroll()",
-        "more iterations",
+        "Run about 240 iterations, for a residual",
         frozenset({Symptom.NOT_CONVERGED}),
         warn(EARLY, GMRES, BICG, DENSE, "Piggyback()")
         | warn(f"{INEXACT}, {EARLY}", ONE, TEN, HUNDRED),

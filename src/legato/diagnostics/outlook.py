@@ -30,7 +30,7 @@ class Outlook:
     ``iterations`` are counted where the long run of N iterations gets there (``counted``), else
     extrapolated at its ``rate`` q; None where there is none. ``restarted`` is how many iterations
     ``inertia=Nesterov(restart=True)`` took in a run of its own, None where it cannot be used or
-    did not get there sooner.
+    did not get there sooner. ``remedy`` is what else may help, in the algorithm's words.
 
     >>> diagnosis.outlook is None  # as the solve in question has converged
     True
@@ -41,6 +41,7 @@ class Outlook:
     counted: bool
     rate: float | None
     restarted: int | None
+    remedy: str = ""
 
 
 def look_ahead(
@@ -74,7 +75,8 @@ def look_ahead(
 def _outlook(setting: Setting, path: Path, target: float, factor: float | None) -> Outlook:
     count, counted = _count(path, target, factor)
     longest = path.iterations if count is None else min(count, path.iterations)
-    return Outlook(target, count, counted, factor, _restarted(setting, target, longest))
+    remedy = setting.algorithm.remedy(setting.problem, path.state)
+    return Outlook(target, count, counted, factor, _restarted(setting, target, longest), remedy)
 
 
 def _count(path: Path, target: float, factor: float | None) -> tuple[int | None, bool]:

@@ -57,13 +57,13 @@ class Diagnosis:
     def plot(self, axes: Any) -> Any:
         """Draw error against time on matplotlib ``axes``, the area of a point being its memory.
 
-        Horizontal lines end at the bound. Labels stand in a column beside the axes, in the order
-        of their points, so that none lies on another; give the figure ``layout="constrained"``.
+        Horizontal lines end at the bound. Labels stand in a column at the right, within the axes
+        and right of all points, in their order, so that none lies on another or is cut off.
         The axes are the caller's: legato opens no window and imports no plotting library.
         """
         measured = [r for r in self.rows if r.error is not None and r.seconds is not None]
         measured.sort(key=lambda r: r.seconds or 0.0)
-        floor = 1e-17
+        floor, ends = 1e-17, []
         advice = self.recommendation.gradient
         recommended = None if advice is None else label(advice)
         for place, row in enumerate(measured):
@@ -75,20 +75,31 @@ class Diagnosis:
             axes.annotate(
                 row.label,
                 (x, y),
-                xytext=(1.03, (place + 0.5) / len(measured)),
+                xytext=(0.98, (place + 0.5) / len(measured)),
                 textcoords="axes fraction",
+                horizontalalignment="right",
                 verticalalignment="center",
                 size=8,
                 color=colour,
                 arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.6},
             )
+            ends.append(x)
             if row.bound is not None and math.isfinite(row.bound):
-                axes.plot([x, max(row.bound, floor)], [y, y], color=colour, linewidth=0.7)
+                ends.append(max(row.bound, floor))
+                axes.plot([x, ends[-1]], [y, y], color=colour, linewidth=0.7)
         axes.set(
             xscale="log",
             yscale="log",
+            xlim=_with_room(ends),
             xlabel="relative error of the gradient (line: up to its bound)",
             ylabel="seconds",
             title="green: recommended, red: warns, area: memory",
         )
         return axes
+
+
+def _with_room(ends: list[float]) -> tuple[float, float]:
+    """The limits of a logarithmic axis on which everything drawn lies in the left 6/10."""
+    first, last = (math.log10(f(ends, default=1.0)) for f in (min, max))
+    span = max(last - first, 1.0)
+    return 10 ** (first - 0.08 * span), 10 ** (first + 1.72 * span)

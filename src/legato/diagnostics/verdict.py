@@ -219,10 +219,11 @@ def recommend(
 ) -> Recommendation:
     """The cheapest silent strategy within ``tol`` of the reference, or what to mend first.
 
-    A strategy is never recommended without its own error beside it.
+    Where the solve has not converged, what it needs comes before any strategy, and no strategy is
+    named without its own error beside it.
     """
-    known = reference.settles(tol)
-    gradient, reason = _choose(rows, facts, {f.symptom for f in found}, tol, known, ahead)
+    known, symptoms = reference.settles(tol), {f.symptom for f in found}
+    gradient, reason = _choose(rows, facts, symptoms, tol, known)
     if gradient is None:
         return Recommendation(None, f"Trust none of these gradients: {reason}.")
     error = next((r.error for r in rows if r.gradient == gradient), None)
@@ -233,7 +234,9 @@ def recommend(
         doubt = reference.uncertainty
         own += ", against a reference that has not converged"
         own += "" if doubt is None else f" (uncertain by about {doubt:.1e})"
-    use = f"Use {label(gradient)}{reason}; its own error here is {own}."
+    right = known and error is not None and error <= tol
+    first = "Use" if right or Symptom.NOT_CONVERGED not in symptoms else _first(ahead)
+    use = f"{first} {label(gradient)}{reason}; its own error here is {own}."
     return Recommendation(gradient, use, error)
 
 
@@ -243,7 +246,6 @@ def _choose(
     symptoms: set[Symptom],
     tol: float,
     known: bool,
-    ahead: Outlook | None,
 ) -> tuple[GradientStrategy | None, str]:
     """A strategy, with what follows its name in a sentence, or None and why none is right."""
     unroll = next((r for r in rows if r.gradient == Unroll() and r.error is not None), None)
@@ -287,23 +289,24 @@ def _choose(
         return None, f"none is within {tol:.0e} of the reference"
     if known and error <= tol:
         return Unroll(), f": only unrolling is within {tol:.0e} of the reference"
-    needed = "" if ahead is None else _needed(ahead)
-    return Unroll(), (
-        f" and more iterations{needed}: the solve has not converged, and Unroll() is exact for the "
-        "iterations that there are, not for the solution"
-    )
+    return Unroll(), ", which is exact for the iterations that there are, not for the solution"
 
 
-def _needed(ahead: Outlook) -> str:
-    """How many iterations are enough, and what takes fewer."""
-    text = ""
-    if ahead.iterations is not None:
-        text = f", about {_rounded(ahead.iterations)} for a residual of {ahead.target:.0e}"
+def _first(ahead: Outlook | None) -> str:
+    """What to do before any gradient is worth its name: how many iterations, or what takes fewer.
+
+    Ends where a strategy for the time until then is to follow.
+    """
+    text, count = "Run more iterations", None if ahead is None else ahead.iterations
+    if ahead is not None and count is not None:
+        text = f"Run about {_rounded(count)} iterations, for a residual of {ahead.target:.0e}"
         if not ahead.counted:
             text += f" at the rate {ahead.rate:.6g}"
-    if ahead.restarted is not None:
+    if ahead is not None and ahead.restarted is not None:
         text += f", or inertia=Nesterov(restart=True), which took {ahead.restarted}"
-    return text
+    elif ahead is not None and ahead.remedy:
+        text += f"; {ahead.remedy}"
+    return f"{text}: the solve has not converged, and until then use"
 
 
 def _rounded(count: int) -> int:
