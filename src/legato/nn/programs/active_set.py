@@ -65,6 +65,7 @@ class ActiveSystem:
         diagonal = M.diagonal(dim1=-2, dim2=-1)
         if self.free is not None:
             diagonal[:, :n] += 1 - self.free
+        diagonal[:, n : n + p] -= P.absent.to(P.c)
         diagonal[:, n + p :] -= unused
         self.shift = torch.full_like(diagonal, _SHIFT)
         self.shift[:, n:] = -_SHIFT

@@ -73,15 +73,17 @@ def least_violation(P: Program, x: Tensor, steps: int = 60) -> tuple[Tensor, Ten
 def steepest_ray(P: Program) -> Tensor:
     """A ray r with cᵀr = −1 that comes nearest to Qr = 0, Ar = 0, Cr ≤ 0."""
     still = torch.zeros_like(P.c)
+    sides = torch.cat([still, torch.zeros_like(P.b), -torch.ones_like(P.c[:, :1])], -1)
     cone = Program(
         P.Q,
         P.c,
         torch.cat([P.Q, P.A, P.c.unsqueeze(-2)], -2),
-        torch.cat([still, torch.zeros_like(P.b), -torch.ones_like(P.c[:, :1])], -1),
+        sides,
         P.G,
         torch.where(torch.isfinite(P.h), 0.0, P.h),
         torch.where(torch.isfinite(P.lo), 0.0, P.lo),
         torch.where(torch.isfinite(P.hi), 0.0, P.hi),
         P.bounded,
+        torch.zeros_like(sides, dtype=torch.bool),
     )
     return least_violation(cone, still)[0]

@@ -180,7 +180,7 @@ def require_convex(Q: Tensor) -> None:
         )
 
 
-def batched(tensors: dict[str, Tensor], shapes: Shapes) -> Program:
+def batched(tensors: dict[str, Tensor], shapes: Shapes, absent: Tensor | None = None) -> Program:
     """The program in float64, one leading axis; what instances share is expanded, not copied."""
     n, size = shapes.n, shapes.size
     some = next(iter(tensors.values()))
@@ -201,14 +201,18 @@ def batched(tensors: dict[str, Tensor], shapes: Shapes) -> Program:
     G, h = spread("G", (0, n), 0.0), spread("h", (0,), 0.0)
     # A row of zeros asks for 0 ≤ h: it never binds, and is no tie either.
     h = torch.where((G == 0).all(-1) & (h >= 0), torch.inf, h)
+    b = spread("b", (0,), 0.0)
+    if absent is None:
+        absent = torch.zeros(b.shape[-1], dtype=torch.bool, device=b.device)
     return Program(
         spread("Q", (n, n), 0.0),
         spread("c", (n,), 0.0),
         spread("A", (0, n), 0.0),
-        spread("b", (0,), 0.0),
+        b,
         G,
         h,
         spread("lo", (n,), -torch.inf),
         spread("hi", (n,), torch.inf),
         bounded,
+        absent.expand(*shapes.batch, -1).reshape(size, -1) if b.shape[-1] else b > 0,
     )

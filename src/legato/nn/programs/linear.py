@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from torch.autograd.function import once_differentiable
 from legato._support.checks import require_positive
 from legato._support.telling import tell
 from legato.errors import InexactGradientWarning, InputError
+from legato.nn.programs.data import NAMES
+from legato.nn.programs.intervals import solve_between
 from legato.nn.programs.output import ProgramOutput
 from legato.nn.programs.quadratic import QuadraticProgram
 
@@ -88,6 +92,7 @@ class LinearProgram(nn.Module):
 
     Shape:
         - c: (…, n). A: (…, p, n), b: (…, p). G: (…, m, n), h: (…, m). lo, hi: (…, n) or numbers
+        - lower, upper: (…, m) or numbers, in place of h, for lower ≤ Gx ≤ upper
 
     Returns:
         Tensor: x (…, n).
@@ -119,6 +124,9 @@ class LinearProgram(nn.Module):
         h: Tensor | None = None,
         lo: Tensor | float | None = None,
         hi: Tensor | float | None = None,
+        *,
+        lower: Tensor | float | None = None,
+        upper: Tensor | float | None = None,
     ) -> Tensor:
         """Solve the programs.
 
@@ -130,11 +138,13 @@ class LinearProgram(nn.Module):
             h (Tensor, optional): (…, m), +∞ where a row does not count.
             lo (Tensor or float, optional): (…, n), −∞ where there is no bound.
             hi (Tensor or float, optional): (…, n), +∞ where there is no bound.
+            lower (Tensor or float, optional): (…, m), in place of h: lower ≤ Gx.
+            upper (Tensor or float, optional): (…, m), in place of h: Gx ≤ upper.
 
         Returns:
             Tensor: x (…, n).
         """
-        return self.solve(c, A, b, G, h, lo, hi).x
+        return self.solve(c, A, b, G, h, lo, hi, lower=lower, upper=upper).x
 
     def solve(
         self,
@@ -145,21 +155,32 @@ class LinearProgram(nn.Module):
         h: Tensor | None = None,
         lo: Tensor | float | None = None,
         hi: Tensor | float | None = None,
+        *,
+        lower: Tensor | float | None = None,
+        upper: Tensor | float | None = None,
     ) -> ProgramOutput:
         """The full record, as of :meth:`QuadraticProgram.solve`."""
         if not isinstance(c, Tensor) or c.ndim == 0:
             raise InputError("LinearProgram needs the cost c, a tensor (…, n).")
-        (solver,) = self._solver
+        given = dict(zip(NAMES, (None, c, A, b, G, h, lo, hi), strict=True))
+        return solve_between(self._solve, given, (lower, upper), None, "LinearProgram")
+
+    def _solve(
+        self, given: dict[str, Any], absent: Tensor | None, start: ProgramOutput | None
+    ) -> ProgramOutput:
+        (solver,), c = self._solver, given["c"]
         if isinstance(self.gradient, Ridge):
             identity = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
-            return solver.solve(self.gradient.weight * identity, c, A, b, G, h, lo, hi)
+            return solver._solve(given | {"Q": self.gradient.weight * identity}, absent, start)
         if isinstance(self.gradient, LPGD):
-            given = [_as_tensor(v, c) for v in (c, A, b, G, h, lo, hi)]
+            given = {name: _as_tensor(value, c) for name, value in given.items()}
             with torch.no_grad():
-                record = solver.solve(None, *given)
-            if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given):
+                record = solver._solve(given, absent, start)
+            data = [given[name] for name in NAMES[1:]]
+            if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in data):
+                again = partial(solver._solve, absent=absent, start=None)
                 x = _Envelope.apply(  # type: ignore[no-untyped-call]
-                    solver, self.gradient.tau, record, *given
+                    again, self.gradient.tau, record, *data
                 )
                 record = replace(record, x=x)
             return record
@@ -172,7 +193,7 @@ class LinearProgram(nn.Module):
                 "solves. This is said once for each layer.",
                 InexactGradientWarning,
             )
-        return solver.solve(None, c, A, b, G, h, lo, hi)
+        return solver._solve(given, absent, start)
 
 
 class _Quiet(QuadraticProgram):
@@ -194,9 +215,13 @@ class _Envelope(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, solver: QuadraticProgram, tau: float, record: ProgramOutput, *given: Tensor | None
+        ctx: Any,
+        again: Callable[[dict[str, Any]], ProgramOutput],
+        tau: float,
+        record: ProgramOutput,
+        *given: Tensor | None,
     ) -> Tensor:
-        ctx.solver, ctx.tau, ctx.record = solver, tau, replace(record, x=record.x.clone())
+        ctx.again, ctx.tau, ctx.record = again, tau, replace(record, x=record.x.clone())
         ctx.given = [None if t is None else t.detach().clone() for t in given]
         return record.x.clone()
 
@@ -204,7 +229,7 @@ class _Envelope(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, xi: Tensor) -> Any:
         c, *rest = ctx.given
-        moved = ctx.solver.solve(None, c + ctx.tau * xi, *rest)
+        moved = ctx.again(dict(zip(NAMES, (None, c + ctx.tau * xi, *rest), strict=True)))
         at = ctx.record
 
         def outer(multiplier: str) -> Tensor:

@@ -17,7 +17,8 @@ class ProgramOutput:
 
     Every field has the batch's leading axes. ``x`` is attached to the graph, and NaN where there is
     no solution; multipliers ``y`` (Ax = b), ``z`` (Gx ≤ h), ``z_lo`` and ``z_hi`` (bounds) satisfy
-    Qx + c + Aᵀy + Gᵀz − z_lo + z_hi = 0 and carry no gradient. Where ``status`` is INFEASIBLE they
+    Qx + c + Aᵀy + Gᵀz − z_lo + z_hi = 0 and carry no gradient; of lower ≤ Gx ≤ upper, z is positive
+    at the upper end and negative at the lower one. Where ``status`` is INFEASIBLE they
     are a proof instead: Aᵀy + Gᵀz − z_lo + z_hi = 0 although bᵀy + hᵀz − loᵀz_lo + hiᵀz_hi < 0.
     Where it is UNBOUNDED, ``ray`` is a direction of endless descent.
 

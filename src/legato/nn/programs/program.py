@@ -28,7 +28,8 @@ def largest(values: Tensor) -> Tensor:
 class Program:
     """min ½xᵀQx + cᵀx subject to Ax = b, Gx ≤ h, lo ≤ x ≤ hi, for B instances.
 
-    What is absent has no rows, or infinite bounds. Inequalities are counted in one order: the rows
+    What is absent has no rows, or infinite bounds; an equation that only other instances have is a
+    row of zeros, noted in ``absent``. Inequalities are counted in one order: the rows
     of G, then, where there are bounds at all, n lower and n upper ones, written −x ≤ −lo, x ≤ hi.
     """
 
@@ -41,6 +42,7 @@ class Program:
     lo: Tensor
     hi: Tensor
     bounded: bool
+    absent: Tensor
 
     @property
     def n(self) -> int:

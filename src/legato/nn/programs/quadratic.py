@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from legato.nn.programs.data import (
     shapes_of,
 )
 from legato.nn.programs.derivative import Adjoint, Differentiable, Parts, System
+from legato.nn.programs.intervals import solve_between
 from legato.nn.programs.output import ProgramOutput, residuals
 from legato.nn.programs.program import Program, times
 from legato.nn.programs.scaling import Scaling, scaled
@@ -57,8 +59,10 @@ class QuadraticProgram(nn.Module):
     Shape:
         - Q: (…, n, n), symmetric and positive semi-definite. c: (…, n)
         - A: (…, p, n), b: (…, p). G: (…, m, n), h: (…, m)
-        - lo, hi: (…, n) or numbers; infinite where there is no bound. Equal ends are equations,
-          and the gradient goes to the end that holds x back
+        - lower, upper: (…, m) or numbers, in place of h, for lower ≤ Gx ≤ upper
+        - lo, hi: (…, n) or numbers; infinite where there is no bound
+        - Ends that are equal are an equation; its gradient goes to the end that holds x back, in
+          halves to both where none does
 
     Returns:
         Tensor: x (…, n).
@@ -92,6 +96,9 @@ class QuadraticProgram(nn.Module):
         h: Tensor | None = None,
         lo: Tensor | float | None = None,
         hi: Tensor | float | None = None,
+        *,
+        lower: Tensor | float | None = None,
+        upper: Tensor | float | None = None,
     ) -> Tensor:
         """Solve the programs.
 
@@ -104,11 +111,13 @@ class QuadraticProgram(nn.Module):
             h (Tensor, optional): (…, m), +∞ where a row does not count.
             lo (Tensor or float, optional): (…, n), −∞ where there is no bound.
             hi (Tensor or float, optional): (…, n), +∞ where there is no bound.
+            lower (Tensor or float, optional): (…, m), in place of h: lower ≤ Gx.
+            upper (Tensor or float, optional): (…, m), in place of h: Gx ≤ upper.
 
         Returns:
             Tensor: x (…, n).
         """
-        return self.solve(Q, c, A, b, G, h, lo, hi).x
+        return self.solve(Q, c, A, b, G, h, lo, hi, lower=lower, upper=upper).x
 
     def solve(
         self,
@@ -120,16 +129,24 @@ class QuadraticProgram(nn.Module):
         h: Tensor | None = None,
         lo: Tensor | float | None = None,
         hi: Tensor | float | None = None,
+        *,
+        lower: Tensor | float | None = None,
+        upper: Tensor | float | None = None,
     ) -> ProgramOutput:
         """The full record: x, multipliers, residuals, status and degeneracy, per instance."""
-        name = type(self).__name__
         given = dict(zip(NAMES, (Q, c, A, b, G, h, lo, hi), strict=True))
+        return solve_between(self._solve, given, (lower, upper), None, type(self).__name__)
+
+    def _solve(
+        self, given: dict[str, Any], absent: Tensor | None, start: ProgramOutput | None
+    ) -> ProgramOutput:
+        name = type(self).__name__
         tensors = as_tensors(given, name)
         shapes = shapes_of(tensors)
         require_numbers(tensors)
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
         with full_precision(), torch.no_grad():
-            record, adjoint = solve_programs(tensors, shapes, self.iterations, self.tol)
+            record, adjoint = solve_programs(tensors, shapes, absent, self.iterations, self.tol)
         tell_unsolved(record, name)
         if differentiated:
             about = any(k in tensors and tensors[k].requires_grad for k in NAMES[2:])
@@ -141,10 +158,10 @@ class QuadraticProgram(nn.Module):
 
 
 def solve_programs(
-    tensors: dict[str, Tensor], shapes: Shapes, iterations: int, tol: float
+    tensors: dict[str, Tensor], shapes: Shapes, absent: Tensor | None, iterations: int, tol: float
 ) -> tuple[ProgramOutput, Adjoint]:
     """Solve a batch; its record has the dtype of the data."""
-    P, like = batched(tensors, shapes), next(iter(tensors.values()))
+    P, like = batched(tensors, shapes, absent), next(iter(tensors.values()))
     pinned = P.pinned() if P.bounded else None
     if pinned is not None and not bool(pinned.any()):
         pinned = None

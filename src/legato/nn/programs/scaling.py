@@ -92,5 +92,6 @@ def scaled(program: Program) -> tuple[Program, Scaling]:
         P.lo / D,
         P.hi / D,
         P.bounded,
+        P.absent,
     )
     return program, Scaling(D, E_A, E_G, sigma)

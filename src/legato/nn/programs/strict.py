@@ -50,7 +50,7 @@ def base_of(P: Program) -> Base:
     AH = P.A @ H
     if P.b.shape[-1] == 0:
         return Base(H, AH.mT, AH @ P.A.mT, sound)
-    S, regular = inverses(AH @ P.A.mT)
+    S, regular = inverses(AH @ P.A.mT + torch.diag_embed(P.absent.to(P.c)))
     Y = AH.mT @ S
     return Base(H - Y @ AH, Y, S, sound & regular & (_size(S) <= _SOUND))
 
