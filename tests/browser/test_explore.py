@@ -10,13 +10,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 import numpy
 import pytest
 from PIL import Image
 
-pytest.importorskip("gradio", reason="the page needs gradio: pip install 'legato[explore]'")
+if find_spec("gradio") is None:  # importing it takes seconds, and only the command needs it
+    pytest.skip("the page needs gradio: pip install 'legato[explore]'", allow_module_level=True)
 pytest.importorskip("selenium", reason="the browser is driven by selenium")
 
 from selenium import webdriver
