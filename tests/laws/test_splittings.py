@@ -1,8 +1,10 @@
 """ADMM, Douglas–Rachford, half-quadratic splitting, Anderson: solutions, derivatives, batches."""
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import lsq_linear
 
 import legato as lg
 from draws import crandn, rand, randn
@@ -332,6 +334,21 @@ def test_anderson_takes_back_what_leads_astray():
         state = algorithm.step(problem, state)
     truth = lg.solve(energy, stop=SETTLED).x
     torch.testing.assert_close(algorithm.solution(state), truth, atol=1e-9, rtol=0)
+
+
+def test_anderson_converges_where_plain_steps_increase_the_residual():
+    """A fused lasso at several scales; the truth by least squares with bounds, on the dual."""
+    scale = torch.logspace(-1, 1, 12).double()
+    M, c = scale[:, None, None] * randn(12, 6, 4, seed=5), randn(12, 6, seed=6)
+    energy = lg.LeastSquares(M, c) + lg.L1(0.5) @ lg.Differences((-1,))
+    solution = lg.solve(energy, lg.Anderson(lg.PrimalDual()), stop=lg.Stop(3000, tol=1e-9))
+    assert solution.converged.all()
+    D = np.diff(np.eye(4), axis=0)
+    for x, A_, b_ in zip(solution.x.numpy(), M.numpy(), c.numpy(), strict=True):
+        inverse = np.linalg.inv(np.linalg.cholesky(A_.T @ A_))
+        fit = lsq_linear(inverse @ D.T, inverse @ A_.T @ b_, (-0.5, 0.5), tol=1e-14)
+        truth = inverse.T @ inverse @ (A_.T @ b_ - D.T @ fit.x)
+        np.testing.assert_allclose(x, truth, atol=1e-5 * np.abs(truth).max())
 
 
 def test_engines_and_transforms():

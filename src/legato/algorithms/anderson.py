@@ -15,15 +15,22 @@ from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm
 from legato.errors import InputError
 
+_BETTER = 0.999
+"""The factor by which a combination has to fall below the least residual so far."""
+
 
 class AndersonState(NamedTuple):
-    """The state of the algorithm inside, and per element: what was seen, how much, how good."""
+    """The state of the algorithm inside, and per element: what was seen, how much, how good.
+
+    ``rest`` is the last ‖T(s) − s‖ that was seen, and ``bound`` what the next one may be.
+    """
 
     inner: Any
     points: Tensor
     images: Tensor
     known: Tensor
     bound: Tensor
+    rest: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +41,11 @@ class Anderson(Algorithm[Any, Any]):
         s^{n+1} = \sum_j γ_j T(s^{n-j}), \qquad
         γ = \arg\min_{\sum γ_j = 1} \Bigl‖\sum_j γ_j \bigl(T(s^{n-j}) − s^{n-j}\bigr)\Bigr‖
 
-    An s whose residual ‖T(s) − s‖ is larger than the last accepted one is taken back: the iteration
-    goes on from the last accepted point by a plain step, with an empty memory. Each element of a
+    A combination s whose residual ‖T(s) − s‖ is not the least so far is taken back: the iteration
+    goes on from the last accepted point by plain steps, with an empty memory. Each element of a
     batch has its own memory. Steps are those of the algorithm; its momentum and averages are not
-    used. Reference: Walker and Ni (2011); Zhang, O'Donoghue, Boyd (2020) for safeguards.
+    used. It stops by ‖T(s) − s‖, and by how far s moves.
+    Reference: Walker and Ni (2011); Zhang, O'Donoghue, Boyd (2020) for safeguards.
 
     Args:
         algorithm: what is accelerated, in the Euclidean geometry, with steps that do not change.
@@ -86,7 +94,8 @@ class Anderson(Algorithm[Any, Any]):
         rows = _rows(tree.detach(reduced), self._batch(problem, inner))
         empty = rows.new_zeros(self.memory, *rows.shape)
         known = rows.new_zeros(len(rows))
-        return AndersonState(inner, empty, empty, known, torch.full_like(known, torch.inf))
+        unseen = torch.full_like(known, torch.inf)
+        return AndersonState(inner, empty, empty, known, unseen, unseen)
 
     def _batch(self, problem: Any, inner: Any) -> int:
         count = getattr(problem, "batch", None)
@@ -98,7 +107,10 @@ class Anderson(Algorithm[Any, Any]):
         now = _rows(reduced, batch)
         image = _rows(plain.step(problem, reduced), batch)
         residual = (image - now).detach().norm(dim=-1)
-        good = ~(residual > state.bound)
+        # A plain step is accepted even if its residual is larger: in the Euclidean norm that of
+        # primal–dual steps may grow, and taking one back leads to where it is already. What is
+        # combined has to be better by a share than all before: for ever only if it converges.
+        good = ~(residual > state.bound) | (state.known <= 1)
         keep = good[:, None]
         points = torch.where(keep, _pushed(state.points, now), state.points)
         images = torch.where(keep, _pushed(state.images, image), state.images)
@@ -106,10 +118,10 @@ class Anderson(Algorithm[Any, Any]):
         combined = self._combined(points, images, known)
         # What is taken back goes on from the last image that was accepted.
         new = torch.where(keep, combined, state.images[-1])
-        bound = torch.where(good, residual, torch.inf)
+        bound = torch.where(good, torch.minimum(_BETTER * residual, state.bound), state.bound)
         moved = _unrolled(reduced, new)
         inner = self.algorithm.with_variables(state.inner, moved)
-        return AndersonState(inner, points, images, known, bound)
+        return AndersonState(inner, points, images, known, bound, residual)
 
     def _combined(self, points: Tensor, images: Tensor, known: Tensor) -> Tensor:
         """T(s) − Σ γ_j ΔT_j for the γ that makes f − Σ γ_j Δf_j shortest; rows by rows."""
@@ -142,6 +154,27 @@ class Anderson(Algorithm[Any, Any]):
 
     def points(self, state: AndersonState) -> Var:
         return self.algorithm.points(state.inner)
+
+    def residual(
+        self,
+        before: AndersonState,
+        after: AndersonState,
+        batch: int = 0,
+        largest: Tensor | None = None,
+    ) -> Tensor:
+        """The larger one of ‖T(s) − s‖ and the change of the points, relative to their size.
+
+        A combination may end where it began, and taking one back may move little, far away from any
+        solution.
+        """
+        moved = super().residual(before, after, batch, largest)
+        with torch.no_grad():
+            size = self.size(after, batch)
+            size = size if largest is None else torch.maximum(size, largest)
+            rest = after.rest if len(after.rest) == moved.numel() else after.rest.amax()
+            return torch.maximum(
+                moved, rest.reshape(moved.shape) / torch.where(size > 0, size, 1.0)
+            )
 
     def at_rest(self, problem: Any, state: AndersonState) -> AndersonState:
         return state._replace(inner=self.algorithm.at_rest(problem, state.inner))
