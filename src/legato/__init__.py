@@ -188,4 +188,5 @@ if not TYPE_CHECKING:  # a module-level __getattr__ would make every misspelt na
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_PACKAGES})
+    own = (name for name in globals() if name.startswith("__"))
+    return sorted({*own, *__all__, *_PACKAGES})

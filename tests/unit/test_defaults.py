@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 import legato as lg
 from legato import errors
 from legato.functions import L0
+from legato.nn import Potts, TotalVariation
 from makers import randn
 
 PLAIN = lg.ForwardBackward(inertia=0.0)
@@ -334,9 +335,22 @@ def test_where_an_operator_is_expected_a_sparse_tensor_is_one(take):
     torch.testing.assert_close(sparse(VECTOR), dense(VECTOR))
 
 
-def test_a_value_at_an_array_gets_a_sentence():
+PICTURE, PIXELS = torch.zeros(1, 2, 4, 4).double(), np.zeros((1, 2, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: lg.L1()(ARRAY),
+        lambda: TotalVariation()(PIXELS, 0.1),
+        lambda: TotalVariation()(PICTURE, np.ones(1)),
+        lambda: Potts()(PIXELS, 0.1),
+        lambda: Potts()(PICTURE, PIXELS),
+    ],
+)
+def test_arrays_where_values_and_layers_take_tensors_get_a_sentence(use):
     with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):
-        lg.L1()(ARRAY)
+        use()
 
 
 def test_an_operator_of_ones_own_may_hold_a_sparse_matrix():

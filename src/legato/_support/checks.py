@@ -25,6 +25,13 @@ _ONE_THREAD_UP_TO = 32768
 """Entries up to which torch works on one thread."""
 
 
+CONVERT = (
+    " Convert it with torch.as_tensor; data from NumPy are mostly float64, and everything must "
+    "share one dtype."
+)
+"""What to do with what is no tensor."""
+
+
 def is_concrete() -> bool:
     """Whether the host may look at tensor values now.
 
@@ -130,10 +137,7 @@ def require_tensor(value: Any, name: str, kind: str = "a tensor") -> None:
                 f"{name} is a {value.layout} tensor, but must be a dense one: call .to_dense()."
             )
     else:
-        raise InputError(
-            f"{name} must be {kind}, not {type(value).__name__}. Convert it with torch.as_tensor"
-            "; data from NumPy are mostly float64, and everything must share one dtype."
-        )
+        raise InputError(f"{name} must be {kind}, not {type(value).__name__}.{CONVERT}")
 
 
 def require_tensor_or_number(value: Any, name: str) -> None:
@@ -229,7 +233,8 @@ def require_image(
     """Refuse what is not a finite, non-empty batch of images (or volumes) in full precision."""
     shapes = f"(B, {axis}, H, W) or (B, {axis}, D, H, W)" if volumes else f"(B, {axis}, H, W)"
     if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if volumes else (4,)):
-        raise InputError(f"{name} must have shape {shapes}, not {describe(image)}.")
+        hint = "" if isinstance(image, Tensor) else CONVERT
+        raise InputError(f"{name} must have shape {shapes}, not {describe(image)}.{hint}")
     if image.dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"{name} is {image.dtype}; the solver computes in float32 or float64. Call .float() on "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from legato._support.checks import (
+    CONVERT,
     RANGE,
     as_number,
     cheap_to_read,
@@ -411,7 +412,8 @@ def _require_weights(weights: Tensor | float | None, cost: Tensor, directions: i
         weights = cost.new_full((), float(weights))  # a GPU would wait for new_tensor
     if weights is not None:
         if not isinstance(weights, Tensor):
-            raise InputError(f"weights must be a number or a tensor, not {type(weights).__name__}.")
+            what = f"a number or a tensor, not {type(weights).__name__}"
+            raise InputError(f"weights must be {what}.{CONVERT}")
         require_like(weights, cost, "weights", "cost")
     w = canonical_weights(weights, cost, directions)
     require_finite(w, "weights")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from legato._support.checks import (
+    CONVERT,
     cheap_to_read,
     require_finite,
     require_image,
@@ -262,7 +263,8 @@ def _require_weight(weight: Tensor | float, image: Tensor, coupling: Coupling) -
     if isinstance(weight, (int, float)):
         weight = image.new_full((), float(weight))  # a GPU would wait for new_tensor
     if not isinstance(weight, Tensor):
-        raise InputError(f"weight must be a number or a tensor, not {type(weight).__name__}.")
+        what = f"a number or a tensor, not {type(weight).__name__}"
+        raise InputError(f"weight must be {what}.{CONVERT}")
     require_like(weight, image, "weight")
     w = canonical_weight(weight, image, coupling)
     require_finite(w, "weight")

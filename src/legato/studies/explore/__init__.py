@@ -1,1 +1,1 @@
-"""``legato explore``: a picture segmented and the toy's gradients at any θ, on a local web page."""
+"""``legato explore``: a picture segmented or denoised, and the toy's gradients, on a local page."""

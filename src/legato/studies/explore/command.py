@@ -29,10 +29,11 @@ def explore(
 ) -> None:
     """Open a local page: segment a picture, learn to denoise it, compare gradients.
 
-    Drop a picture, move smoothness, contrast, iterations and labels, and see
-    what colours alone say beside the Potts layer, its energy and its gap. On
-    the second tab move θ and the forward and backward iterations of the six
-    gradients of `legato toy`.
+    Segmentation: drop a picture, move smoothness, contrast, iterations and
+    labels, and see what colours alone say beside the Potts layer, its energy
+    and its gap. Denoising: move the noise and the weight of total variation,
+    or let a button learn the weight. Gradients: move θ and the forward and
+    backward iterations of the six gradients of `legato toy`.
 
     Nothing leaves this machine: the page needs no network, sends no
     statistics, and listens on this machine only unless --host says otherwise.

@@ -1,4 +1,4 @@
-"""The second tab: six gradients of the toy at any θ, as tangents, curves and a table."""
+"""The third tab: six gradients of the toy at any θ, as tangents, curves and a table."""
 
 from __future__ import annotations
 
