@@ -40,7 +40,7 @@ CASES = {
     "integers": ({"Q": torch.eye(3, dtype=torch.long)}, "float32 or float64"),
     "half": ({"Q": I.half()}, "float32 or float64"),
     "a list": ({"Q": [[1.0]]}, "Q must be a tensor, not list"),
-    "sparse": ({"Q": I.to_sparse()}, "to_dense"),
+    "sparse": ({"Q": I, "c": ONE.to_sparse()}, "to_dense"),
     "meta": ({"Q": I.to("meta")}, "meta device"),
     "devices": ({"Q": I, "c": ONE.to("meta")}, "meta device"),
 }

@@ -177,7 +177,7 @@ I3, ROWS, TWO = torch.eye(3), torch.ones(2, 3), torch.ones(2)
         ({"G": ROWS, "lower": TWO * float("nan")}, "lower holds 2 NaN"),
         ({"G": ROWS, "lower": TWO / 0}, r"lower holds \+∞"),
         ({"G": ROWS, "upper": -TWO / 0}, "upper holds −∞"),
-        ({"G": ROWS, "upper": torch.ones(3)}, r"G \(2, 3\) has 2 rows, but upper is of shape"),
+        ({"G": ROWS, "upper": torch.ones(3)}, r"G has 2 rows, but upper is of shape"),
         ({"G": ROWS, "upper": TWO.double()}, "convert one"),
         ({"G": ROWS, "upper": [1.0, 1.0]}, "upper must be a tensor, not list"),
         ({"G": TWO, "upper": TWO}, "G must be a matrix"),

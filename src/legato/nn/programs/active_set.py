@@ -8,11 +8,15 @@ solution, however its active set was found. Reference: Hintermüller, Ito and Ku
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from legato.nn.programs.program import Program, largest, times
+
+if TYPE_CHECKING:
+    from legato.nn.programs.sparse_matrix import SparseMatrix
 
 _SHIFT = 1e-9
 """On the diagonal of the system, and taken back by refinement: dependent rows do no harm."""
@@ -51,6 +55,18 @@ class ActiveSystem:
         self.valid = rows.gather(-1, self.order)
         n, p = P.n, P.b.shape[-1]
         self.size = n + p + k
+        added = P.c.new_zeros(P.size, self.size)
+        if self.free is not None:
+            added[:, :n] = 1 - self.free
+        added[:, n : n + p] = -P.absent.to(P.c)
+        added[:, n + p :] = -(~self.valid).to(P.c)
+        self.shift = torch.full_like(added, _SHIFT)
+        self.shift[:, n:] = -_SHIFT
+        self._build(added + self.shift)
+
+    def _build(self, diagonal: Tensor) -> None:
+        """The matrix and its factors; ``diagonal`` is added to what the data give."""
+        P, n, p = self.P, self.P.n, self.P.b.shape[-1]
         picked = P.G.gather(1, self.order.unsqueeze(-1).expand(-1, -1, n))
         picked = picked * self.valid.unsqueeze(-1)
         M = P.c.new_zeros(P.size, self.size, self.size)
@@ -61,21 +77,16 @@ class ActiveSystem:
             M[:, :, :n] *= self.free.unsqueeze(-2)
             M[:, :n, :n] *= self.free.unsqueeze(-1)
         M[:, :n, n:] = M[:, n:, :n].mT
-        unused = (~self.valid).to(P.c)
-        diagonal = M.diagonal(dim1=-2, dim2=-1)
-        if self.free is not None:
-            diagonal[:, :n] += 1 - self.free
-        diagonal[:, n : n + p] -= P.absent.to(P.c)
-        diagonal[:, n + p :] -= unused
-        self.shift = torch.full_like(diagonal, _SHIFT)
-        self.shift[:, n:] = -_SHIFT
-        diagonal += self.shift
-        self.M = M
+        M.diagonal(dim1=-2, dim2=-1).add_(diagonal)
+        self.M: Tensor | SparseMatrix = M
         self.LU, self.pivots, _ = torch.linalg.lu_factor_ex(M)
+
+    def _divide(self, right: Tensor) -> Tensor:
+        return torch.linalg.lu_solve(self.LU, self.pivots, right)
 
     def solve(self, right: Tensor) -> Tensor:
         """The solution for right-hand sides (B, size, ·), with the shift taken back."""
-        found = torch.linalg.lu_solve(self.LU, self.pivots, right)
+        found = self._divide(right)
         # Each instance for itself: units differ within a batch, and one may have no solution.
         size = right.abs().amax((-2, -1)).clamp(min=torch.finfo(right.dtype).tiny)
         error = torch.full_like(size, torch.inf)
@@ -85,7 +96,7 @@ class ActiveSystem:
             going = (error > _ROUNDING) & (error < 0.5 * before)
             if not bool(going.any()):
                 break
-            correction = torch.linalg.lu_solve(self.LU, self.pivots, missing)
+            correction = self._divide(missing)
             found = found + torch.where(going[:, None, None], correction, 0.0)
         return found
 
@@ -131,15 +142,24 @@ class ActiveSystem:
         """Where x is not unique, and where active constraints depend on one another."""
         n = self.P.n
         probes = torch.randn(
-            self.size, _PROBES, dtype=self.M.dtype, device="cpu",
+            self.size, _PROBES, dtype=self.shift.dtype, device="cpu",
             generator=torch.Generator().manual_seed(0),
-        ).to(self.M.device)  # fmt: skip
+        ).to(self.shift.device)  # fmt: skip
         probes = (probes / probes.norm(dim=0)).expand(self.P.size, -1, -1)
-        response = torch.linalg.lu_solve(self.LU, self.pivots, probes).abs()
+        response = self._divide(probes).abs()
         loose = response[:, :n].amax((-2, -1)) > _SINGULAR
         if self.size == n:
             return loose, torch.zeros_like(loose)
         return loose, response[:, n:].amax((-2, -1)) > _SINGULAR
+
+
+def active_system(P: Program, active: Tensor) -> ActiveSystem:
+    """The system by dense factors, or by sparse ones where the program is sparse."""
+    if isinstance(P.Q, Tensor):
+        return ActiveSystem(P, active)
+    from legato.nn.programs.sparse_systems import SparseActiveSystem
+
+    return SparseActiveSystem(P, active)
 
 
 def judge(P: Program, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
@@ -178,7 +198,7 @@ def polish(P: Program, active: Tensor, steps: int, tol: float) -> Candidate:
     seen: list[Tensor] = []
     d, on = P.sides
     for _ in range(steps):
-        x, y, z = ActiveSystem(part, active).point()
+        x, y, z = active_system(part, active).point()
         residual = judge(part, x, y, z)
         if best is None:
             best = Candidate(x, y, z, active.clone(), residual)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -53,11 +55,7 @@ def least_violation(P: Program, x: Tensor, steps: int = 60) -> tuple[Tensor, Ten
 
     for _ in range(steps):
         u, v = left(x)
-        w_G, w_lo, w_hi = P.split((v > 0).to(x))
-        H = P.A.mT @ P.A + P.G.mT @ (w_G.unsqueeze(-1) * P.G)
-        H.diagonal(dim1=-2, dim2=-1).add_(w_lo + w_hi + _PROXIMAL)
-        slope = times(P.A.mT, u) + P.pull(v)
-        change = torch.linalg.solve_ex(H, -slope)[0]
+        change = _normal_solve(P, (v > 0).to(x), -times(P.A.mT, u) - P.pull(v))
         # Of eight lengths, the one that leaves least; none where none helps.
         tries = [left(x + t * change) for t in lengths]
         sizes = torch.stack([u.square().sum(-1) + v.square().sum(-1) for u, v in tries])
@@ -70,6 +68,27 @@ def least_violation(P: Program, x: Tensor, steps: int = 60) -> tuple[Tensor, Ten
     return x, u, v
 
 
+def _normal_solve(P: Program, w: Tensor, right: Tensor) -> Tensor:
+    """(AᵀA + CᵀWC + ρ)⁻¹ right."""
+    if not isinstance(P.A, Tensor):
+        from legato.nn.programs.sparse_systems import normal_solve
+
+        return normal_solve(P, w, right, _PROXIMAL)
+    w_G, w_lo, w_hi = P.split(w)
+    H = P.A.mT @ P.A + P.G.mT @ (w_G.unsqueeze(-1) * P.G)
+    H.diagonal(dim1=-2, dim2=-1).add_(w_lo + w_hi + _PROXIMAL)
+    return torch.linalg.solve_ex(H, right)[0]
+
+
+def _rows_of_ray(P: Program) -> Any:
+    """Q, A and c, one below the other."""
+    if not isinstance(P.Q, Tensor):
+        from legato.nn.programs.sparse_systems import ray_rows
+
+        return ray_rows(P)
+    return torch.cat([P.Q, P.A, P.c.unsqueeze(-2)], -2)
+
+
 def steepest_ray(P: Program) -> Tensor:
     """A ray r with cᵀr = −1 that comes nearest to Qr = 0, Ar = 0, Cr ≤ 0."""
     still = torch.zeros_like(P.c)
@@ -77,7 +96,7 @@ def steepest_ray(P: Program) -> Tensor:
     cone = Program(
         P.Q,
         P.c,
-        torch.cat([P.Q, P.A, P.c.unsqueeze(-2)], -2),
+        _rows_of_ray(P),
         sides,
         P.G,
         torch.where(torch.isfinite(P.h), 0.0, P.h),

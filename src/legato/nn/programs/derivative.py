@@ -96,13 +96,18 @@ class Adjoint:
 
 
 class Differentiable(torch.autograd.Function):
-    """x as a function of all its data."""
+    """x as a function of all its data; of a sparse matrix, that is the values it stores."""
 
     @staticmethod
     def forward(
-        ctx: Any, adjoint: Adjoint, batch: tuple[int, ...], x: Tensor, *given: Tensor | None
+        ctx: Any,
+        adjoint: Adjoint,
+        batch: tuple[int, ...],
+        patterns: list[tuple[Tensor, Tensor] | None],
+        x: Tensor,
+        *given: Tensor | None,
     ) -> Tensor:
-        ctx.adjoint, ctx.batch = adjoint, batch
+        ctx.adjoint, ctx.batch, ctx.patterns = adjoint, batch, patterns
         ctx.shapes = [None if t is None else t.shape for t in given]
         ctx.dtype = x.dtype
         return x.clone()
@@ -117,10 +122,13 @@ class Differentiable(torch.autograd.Function):
         x = torch.where(a.there.unsqueeze(-1), a.x, 0.0)
         y = torch.where(a.there.unsqueeze(-1), a.y, 0.0)
         z = torch.where(a.there.unsqueeze(-1), a.z, 0.0)
-        wanted = ctx.needs_input_grad[3:]
+        wanted = ctx.needs_input_grad[4:]
 
-        def outer(*pairs: tuple[Tensor, Tensor]) -> Callable[[torch.Size], Tensor]:
+        def outer(which: int, *pairs: tuple[Tensor, Tensor]) -> Callable[[torch.Size], Tensor]:
             def make(shape: torch.Size) -> Tensor:
+                if ctx.patterns[which] is not None:
+                    rows, columns = ctx.patterns[which]
+                    return -sum((u[0, rows] * v[0, columns] for u, v in pairs), x.new_zeros(()))
                 left = torch.stack([u for u, _ in pairs], -1)
                 right = torch.stack([v for _, v in pairs], -1)
                 if len(shape) == 2:  # shared: summed over the batch without holding its parts
@@ -133,11 +141,11 @@ class Differentiable(torch.autograd.Function):
             return lambda shape: _reduced(v, shape, ctx.batch)
 
         makers = [
-            outer((0.5 * v_x, x), (0.5 * x, v_x)),
+            outer(0, (0.5 * v_x, x), (0.5 * x, v_x)),
             plain(-v_x),
-            outer((y, v_x), (v_y, x)),
+            outer(2, (y, v_x), (v_y, x)),
             plain(v_y),
-            outer((z, v_x), (v_z, x)),
+            outer(4, (z, v_x), (v_z, x)),
             plain(v_z),
             plain(v_lo),
             plain(v_hi),
@@ -146,7 +154,7 @@ class Differentiable(torch.autograd.Function):
             make(shape).to(ctx.dtype) if need and shape is not None else None
             for make, shape, need in zip(makers, ctx.shapes, wanted, strict=True)
         ]
-        return None, None, None, *grads
+        return None, None, None, None, *grads
 
 
 def _reduced(value: Tensor, shape: torch.Size, batch: tuple[int, ...]) -> Tensor:

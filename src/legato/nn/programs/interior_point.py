@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from legato.nn.programs.program import Program, largest, times
+
+if TYPE_CHECKING:
+    from legato.nn.programs.sparse_systems import SparseNewton
 
 _PROXIMAL = 1e-8
 """Weight of ½‖x − xᵏ‖², and for y and z: systems stay regular, and the limit is not moved."""
@@ -71,11 +75,19 @@ class _System:
         return found[:, : self.P.n], found[:, self.P.n :]
 
 
+def _system(P: Program, w: Tensor) -> _System | SparseNewton:
+    if isinstance(P.Q, Tensor):
+        return _System(P, w)
+    from legato.nn.programs.sparse_systems import SparseNewton
+
+    return SparseNewton(P, w, _PROXIMAL)
+
+
 def start(P: Program) -> Point:
     """The least-squares start of Vandenberghe (2010): s = d − Cx and z, both moved inside."""
     d, on = P.sides
     w = on.to(d)
-    x, y = _System(P, w).solve(P.pull(w * d) - P.c, P.b)
+    x, y = _system(P, w).solve(P.pull(w * d) - P.c, P.b)
     gap = torch.where(on, d - P.rows(x), 1.0)
     return Point(x, y, _moved_inside(gap, on), _moved_inside(-gap, on) * w)
 
@@ -121,7 +133,7 @@ def step(P: Program, at: Point) -> tuple[Point, Progress]:
     ).amax(0)
     stiff = s + _PROXIMAL * z
     w = z / stiff
-    system = _System(P, w)
+    system = _system(P, w)
 
     def direction(complementarity: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         pushed = w * slack - complementarity / stiff

@@ -14,6 +14,8 @@ from legato._support.checks import describe, inside_functional_transform, requir
 from legato._support.precision import out_of_autocast
 from legato.errors import InputError
 from legato.nn.programs.output import ProgramOutput
+from legato.nn.programs.sparse_data import below, rows_of
+from legato.operators import Sparse
 
 Solve = Callable[[dict[str, Any], Tensor | None, ProgramOutput | None], ProgramOutput]
 """The solver of Ax = b, Gx ≤ h: data, which equations an instance does not have, a start."""
@@ -51,7 +53,7 @@ class _Rows:
     Ends that are equal in some instances only are equations of zero in the others.
     """
 
-    G: Tensor
+    G: Tensor | Sparse
     lower: Tensor
     upper: Tensor
     above: Tensor
@@ -65,12 +67,12 @@ class _Rows:
     def given(self, given: dict[str, Any]) -> dict[str, Any]:
         both = self.lower == self.upper
         G, out = self.G, dict(given)
-        parts = [G[..., self.above, :], -G[..., self.below, :]]
+        parts = [rows_of(G, self.above), rows_of(G, self.below, -1.0)]
         sides = [
             torch.where(both, torch.inf, self.upper)[..., self.above],
             torch.where(both, torch.inf, -self.lower)[..., self.below],
         ]
-        out["G"] = torch.cat(parts, -2)
+        out["G"] = _one_below_the_other(parts)
         out["h"] = torch.cat(_alike(sides, 1), -1)
         if self.equal.numel():
             # Expanded: which end holds x back differs from instance to instance.
@@ -79,11 +81,11 @@ class _Rows:
                 for end in (self.lower, self.upper)
             ]
             b = _Ends.apply(*ends, self.valid, self.holding)  # type: ignore[no-untyped-call]
-            A = G[..., self.equal, :]
-            if not bool(self.valid.all()):
+            A: Any = rows_of(G, self.equal)
+            if not bool(self.valid.all()):  # a batch, whose matrices are dense
                 A = A * self.valid.unsqueeze(-1)
             if given.get("A") is not None and given.get("b") is not None:
-                A = torch.cat(_alike([given["A"], A], 2), -2)
+                A = _one_below_the_other([given["A"], A])
                 b = torch.cat(_alike([given["b"], b], 1), -1)
             out["A"], out["b"] = A, b
         return out
@@ -122,12 +124,13 @@ def _written(
             "of vmap: leading axes are batches; and call .backward() or torch.autograd.grad."
         )
     G = out_of_autocast(given["G"])
-    require_tensor(G, "G")
-    if G.ndim < 2:
-        raise InputError(f"G must be a matrix (…, rows, n), not of shape {describe(G)}.")
+    if not isinstance(G, Sparse):
+        require_tensor(G, "G")
+        if G.ndim < 2:
+            raise InputError(f"G must be a matrix (…, rows, n), not of shape {describe(G)}.")
     m = G.shape[-2]
     lower, upper = (
-        _end(end, name, fill, G)
+        _end(end, name, fill, m, G.values if isinstance(G, Sparse) else G)
         for end, name, fill in zip(ends, ("lower", "upper"), (-torch.inf, torch.inf), strict=True)
     )
     try:
@@ -157,18 +160,16 @@ def _written(
     return rows, torch.cat([valid.new_zeros(*valid.shape[:-1], own), ~valid], -1)
 
 
-def _end(end: Tensor | float | None, name: str, fill: float, G: Tensor) -> Tensor:
-    """One end as a tensor (…, m) that is fit for it."""
-    m = G.shape[-2]
+def _end(end: Tensor | float | None, name: str, fill: float, m: int, G: Tensor) -> Tensor:
+    """One end as a tensor (…, m) that is fit for it; ``G`` has the dtype and device."""
     if end is None or isinstance(end, int | float):
         number = fill if end is None else float(end)
-        return _checked(torch.full((m,), number, dtype=G.dtype, device=G.device), name, fill, G)
+        return _checked(torch.full((m,), number, dtype=G.dtype, device=G.device), name, fill, m, G)
     require_tensor(end, name)
-    return _checked(out_of_autocast(end), name, fill, G)
+    return _checked(out_of_autocast(end), name, fill, m, G)
 
 
-def _checked(end: Tensor, name: str, fill: float, G: Tensor) -> Tensor:
-    m = G.shape[-2]
+def _checked(end: Tensor, name: str, fill: float, m: int, G: Tensor) -> Tensor:
     if end.dtype != G.dtype or end.device != G.device:
         raise InputError(
             f"G is {G.dtype} on {G.device} and {name} {end.dtype} on {end.device}: convert one of "
@@ -176,8 +177,7 @@ def _checked(end: Tensor, name: str, fill: float, G: Tensor) -> Tensor:
         )
     if end.shape[-1:] != (m,):
         raise InputError(
-            f"G {describe(G)} has {m} rows, but {name} is of shape {describe(end)}: its last axis "
-            "counts rows."
+            f"G has {m} rows, but {name} is of shape {describe(end)}: its last axis counts rows."
         )
     if bool(torch.isnan(end.detach()).any()):
         count = int(torch.isnan(end.detach()).sum())
@@ -198,6 +198,12 @@ def _batch(given: dict[str, Any], end: Tensor) -> tuple[int, ...]:
         return tuple(torch.broadcast_shapes(*leading, end.shape[:-1]))
     except RuntimeError:
         return tuple(end.shape[:-1])
+
+
+def _one_below_the_other(parts: list[Any]) -> Any:
+    if isinstance(parts[0], Sparse):
+        return below(parts)
+    return torch.cat(_alike(parts, 2), -2)
 
 
 def _alike(parts: list[Tensor], tail: int) -> list[Tensor]:

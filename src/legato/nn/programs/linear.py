@@ -18,6 +18,8 @@ from legato.nn.programs.data import NAMES
 from legato.nn.programs.intervals import solve_between
 from legato.nn.programs.output import ProgramOutput
 from legato.nn.programs.quadratic import QuadraticProgram
+from legato.nn.programs.sparse_data import identity, understood
+from legato.operators import Sparse
 
 
 class LinearGradient:
@@ -83,6 +85,7 @@ class LinearProgram(nn.Module):
 
     A vertex does not move with c: the derivative in c is zero almost everywhere, and a warning says
     so once. ``gradient`` is what to use instead. In the constraints' data the derivative is exact.
+    A and G may be sparse, as for :class:`QuadraticProgram`.
 
     Args:
         gradient (LinearGradient, optional): :class:`Ridge` or :class:`LPGD`. Default: None, the
@@ -163,6 +166,7 @@ class LinearProgram(nn.Module):
         if not isinstance(c, Tensor) or c.ndim == 0:
             raise InputError("LinearProgram needs the cost c, a tensor (…, n).")
         given = dict(zip(NAMES, (None, c, A, b, G, h, lo, hi), strict=True))
+        given = understood(given, "LinearProgram")
         return solve_between(self._solve, given, (lower, upper), None, "LinearProgram")
 
     def _solve(
@@ -170,15 +174,21 @@ class LinearProgram(nn.Module):
     ) -> ProgramOutput:
         (solver,), c = self._solver, given["c"]
         if isinstance(self.gradient, Ridge):
-            identity = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
-            return solver._solve(given | {"Q": self.gradient.weight * identity}, absent, start)
+            Q = _multiple_of_identity(self.gradient.weight, c, given)
+            return solver._solve(given | {"Q": Q}, absent, start)
         if isinstance(self.gradient, LPGD):
             given = {name: _as_tensor(value, c) for name, value in given.items()}
             with torch.no_grad():
                 record = solver._solve(given, absent, start)
-            data = [given[name] for name in NAMES[1:]]
+            fixed = {name: value for name, value in given.items() if isinstance(value, Sparse)}
+            data = [None if name in fixed else given[name] for name in NAMES[1:]]
+            if torch.is_grad_enabled() and any(S.values.requires_grad for S in fixed.values()):
+                raise InputError(
+                    "LPGD has no gradient in the values of a sparse matrix: detach them, or give a "
+                    "dense matrix."
+                )
             if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in data):
-                again = partial(solver._solve, absent=absent, start=None)
+                again = partial(_again, solver, fixed, absent)
                 x = _Envelope.apply(  # type: ignore[no-untyped-call]
                     again, self.gradient.tau, record, *data
                 )
@@ -203,7 +213,20 @@ class _Quiet(QuadraticProgram):
 _Quiet.__name__ = "LinearProgram"
 
 
-def _as_tensor(value: Tensor | float | None, c: Tensor) -> Tensor | None:
+def _again(
+    solver: QuadraticProgram, fixed: dict[str, Sparse], absent: Tensor | None, given: dict[str, Any]
+) -> ProgramOutput:
+    return solver._solve(given | fixed, absent, None)
+
+
+def _multiple_of_identity(weight: float, c: Tensor, given: dict[str, Any]) -> Tensor | Sparse:
+    sparse = next((v for v in given.values() if isinstance(v, Sparse)), None)
+    if sparse is not None:
+        return identity(c.shape[-1], weight, sparse)
+    return weight * torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
+
+
+def _as_tensor(value: Any, c: Tensor) -> Any:
     """A bound that was given as a number, as a tensor."""
     if isinstance(value, int | float):
         return torch.full(c.shape[-1:], float(value), dtype=c.dtype, device=c.device)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from legato._support.lazy import lazy
 
+if TYPE_CHECKING:
+    from legato.nn.programs.sparse_matrix import SparseMatrix
 
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
+
+def times(matrix: Tensor | SparseMatrix, vector: Tensor) -> Tensor:
     """Mv for every instance."""
     if 0 in matrix.shape:
         return vector.new_zeros(matrix.shape[:-1])
+    if not isinstance(matrix, Tensor):
+        return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
     return torch.bmm(matrix, vector.unsqueeze(-1)).squeeze(-1)
 
 
@@ -29,15 +35,16 @@ class Program:
     """min ½xᵀQx + cᵀx subject to Ax = b, Gx ≤ h, lo ≤ x ≤ hi, for B instances.
 
     What is absent has no rows, or infinite bounds; an equation that only other instances have is a
-    row of zeros, noted in ``absent``. Inequalities are counted in one order: the rows
-    of G, then, where there are bounds at all, n lower and n upper ones, written −x ≤ −lo, x ≤ hi.
+    row of zeros, noted in ``absent``. Matrices are dense, or sparse where B = 1. Inequalities are
+    counted in one order: the rows of G, then, where there are bounds at all, n lower and n upper
+    ones, written −x ≤ −lo, x ≤ hi.
     """
 
-    Q: Tensor
+    Q: Any
     c: Tensor
-    A: Tensor
+    A: Any
     b: Tensor
-    G: Tensor
+    G: Any
     h: Tensor
     lo: Tensor
     hi: Tensor
@@ -57,6 +64,7 @@ class Program:
         """Some of the instances, in their order."""
         if which.shape[0] == self.size:
             return self
+        # One with sparse matrices is always alone: some of it is all of it.
         picked = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "bounded"}
         return replace(self, **picked)
 
@@ -108,10 +116,14 @@ class Program:
         value = torch.where(pinned, self.lo, 0.0)
         free = (~pinned).to(self.c)
         inside = self.Q * free.unsqueeze(-1) * free.unsqueeze(-2)
+        if isinstance(inside, Tensor):
+            inside = inside + torch.diag_embed(1 - free)
+        else:
+            inside = inside.plus_diagonal(1 - free)
         infinite = torch.full_like(self.lo, torch.inf)
         return replace(
             self,
-            Q=inside + torch.diag_embed(1 - free),
+            Q=inside,
             c=(self.c + times(self.Q, value)) * free,
             A=self.A * free.unsqueeze(-2),
             b=self.b - times(self.A, value),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from legato._support.checks import require_iterations, require_positive
 from legato._support.precision import full_precision
-from legato.nn.programs.active_set import ActiveSystem, margin
+from legato.nn.programs.active_set import ActiveSystem, active_system, margin
 from legato.nn.programs.data import (
     NAMES,
     Shapes,
@@ -26,8 +26,16 @@ from legato.nn.programs.output import ProgramOutput, residuals
 from legato.nn.programs.program import Program, times
 from legato.nn.programs.scaling import Scaling, scaled
 from legato.nn.programs.solver import Found, ProgramStatus, solve
+from legato.nn.programs.sparse_data import (
+    is_sparse,
+    patterns_of,
+    program_of,
+    read,
+    understood,
+)
 from legato.nn.programs.strict import solve_strictly
 from legato.nn.programs.words import tell_degenerate, tell_unsolved
+from legato.operators import Sparse
 
 _TIE = {torch.float32: 1e-6, torch.float64: 1e-8}
 """Slacks and multipliers below this, relative and in scaled units, are both zero."""
@@ -45,6 +53,11 @@ class QuadraticProgram(nn.Module):
     steps on the active set solve what is left: a semi-definite Q, ties, dependent constraints. One
     transposed solve of the same factored system gives the gradient. All of it is done in float64
     whatever the data's dtype, for such systems are too ill-conditioned for less.
+
+    Q, A and G may be sparse, torch's or SciPy's or ``lg.Sparse``: one program at a time is then
+    solved on a CPU by sparse factors, where SciPy is installed, and the gradient is that in the
+    stored values; otherwise they are written out, with a warning. An ``Operator`` along the last
+    axis is always written out, and the gradient reaches its parameters.
 
     Where there is no solution x is NaN, with a warning that names the instances; ``solve`` returns
     the proof. Where x is no differentiable function of its data (an active constraint without a
@@ -135,40 +148,56 @@ class QuadraticProgram(nn.Module):
     ) -> ProgramOutput:
         """The full record: x, multipliers, residuals, status and degeneracy, per instance."""
         given = dict(zip(NAMES, (Q, c, A, b, G, h, lo, hi), strict=True))
-        return solve_between(self._solve, given, (lower, upper), None, type(self).__name__)
+        name = type(self).__name__
+        return solve_between(self._solve, understood(given, name), (lower, upper), None, name)
 
     def _solve(
         self, given: dict[str, Any], absent: Tensor | None, start: ProgramOutput | None
     ) -> ProgramOutput:
         name = type(self).__name__
-        tensors = as_tensors(given, name)
-        shapes = shapes_of(tensors)
-        require_numbers(tensors)
+        Q: Tensor | None = None
+        matrices: dict[str, Sparse] = {}
+        if is_sparse(given):
+            tensors, shapes, matrices = read(given, name)
+            P = program_of(tensors, matrices, shapes.n, absent)
+        else:
+            tensors = as_tensors(given, name)
+            shapes = shapes_of(tensors)
+            require_numbers(tensors)
+            P, Q = batched(tensors, shapes, absent), tensors.get("Q")
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
+        like = next(iter(tensors.values()))
         with full_precision(), torch.no_grad():
-            record, adjoint = solve_programs(tensors, shapes, absent, self.iterations, self.tol)
+            record, adjoint = solve_programs(P, Q, shapes, like, self.iterations, self.tol)
         tell_unsolved(record, name)
         if differentiated:
             about = any(k in tensors and tensors[k].requires_grad for k in NAMES[2:])
             tell_degenerate(record, name, about)
+            data = [tensors.get(k) for k in NAMES]
             record.x = Differentiable.apply(  # type: ignore[no-untyped-call]
-                adjoint, shapes.batch, record.x, *(tensors.get(k) for k in NAMES)
+                adjoint, shapes.batch, patterns_of(matrices), record.x, *data
             )
         return record
 
 
 def solve_programs(
-    tensors: dict[str, Tensor], shapes: Shapes, absent: Tensor | None, iterations: int, tol: float
+    P: Program, Q: Tensor | None, shapes: Shapes, like: Tensor, iterations: int, tol: float
 ) -> tuple[ProgramOutput, Adjoint]:
-    """Solve a batch; its record has the dtype of the data."""
-    P, like = batched(tensors, shapes, absent), next(iter(tensors.values()))
+    """Solve a batch; its record has the dtype of the data.
+
+    Args:
+        P (Program): the batch, in float64.
+        Q (Tensor, optional): its Q as it was given, if that is dense and not known to be convex.
+        shapes (Shapes): the leading axes of the answer.
+        like (Tensor): one of the data.
+        iterations (int): as for the layer.
+        tol (float): as for the layer.
+    """
     pinned = P.pinned() if P.bounded else None
     if pinned is not None and not bool(pinned.any()):
         pinned = None
     inner, scaling = scaled(P if pinned is None else P.folded(pinned))
-    found, system, (loose, dependent) = _solved(
-        inner, iterations, _TIE[like.dtype], tensors.get("Q")
-    )
+    found, system, (loose, dependent) = _solved(inner, iterations, _TIE[like.dtype], Q)
     x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
     primal, dual, gap, relative = residuals(P, x, y, z, z_lo, z_hi)
     proven = found.status != int(ProgramStatus.LIMIT)
@@ -215,7 +244,7 @@ def _solved(
         if Q is not None:
             require_convex(Q.detach())
         found = solve(P, iterations)
-        system = ActiveSystem(P, found.active)
+        system = active_system(P, found.active)
         return found, system, system.singular()
     plain, steps, fast = strict
     done = torch.isfinite(plain.residual)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from legato.nn.programs.program import Program, largest
+
+if TYPE_CHECKING:
+    from legato.nn.programs.sparse_matrix import SparseMatrix
 
 _PASSES = 10
 _EVEN = 4.0
@@ -34,7 +38,9 @@ class Scaling:
         return self.E_A * y / sigma, self.inequalities(bounded) * z / sigma
 
 
-def _norms(matrix: Tensor, axis: int) -> Tensor:
+def _norms(matrix: Tensor | SparseMatrix, axis: int) -> Tensor:
+    if not isinstance(matrix, Tensor):
+        return matrix.norms(axis)
     if 0 in matrix.shape:
         shape = list(matrix.shape)
         shape.pop(axis)
@@ -78,7 +84,7 @@ def scaled(program: Program) -> tuple[Program, Scaling]:
         A, G = A * e_A.unsqueeze(-1) * d.unsqueeze(-2), G * e_G.unsqueeze(-1) * d.unsqueeze(-2)
         D, E_A, E_G = D * d, E_A * e_A, E_G * e_G
     unit = _length(torch.cat([P.b * E_A, P.h * E_G], -1), torch.cat([P.lo / D, P.hi / D], -1))
-    D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * unit.unsqueeze(-1) ** 2
+    D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * (unit**2).unsqueeze(-1)
     c = P.c * D
     size = torch.maximum(_norms(Q, -1).mean(-1), largest(c))
     sigma = 1 / torch.where(size > 0, size, 1.0)

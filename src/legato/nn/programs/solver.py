@@ -67,7 +67,8 @@ def solve(P: Program, limit: int) -> Found:
     )
     left = torch.arange(B, device=device)
     part, at = P, start(P)
-    trials = torch.zeros(B, dtype=torch.long, device=device)
+    # A trial costs factors for each set that it follows: dear where matrices are large and sparse.
+    trials = torch.full((B,), 0 if isinstance(P.Q, Tensor) else 1, device=device)
     since, closest, nearest = (
         torch.zeros_like(trials),
         torch.full_like(best.residual, torch.inf),
