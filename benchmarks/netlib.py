@@ -1,12 +1,14 @@
 """How many linear programs of the NETLIB collection the layer solves: objectives against HiGHS.
 
     python benchmarks/netlib.py --data FOLDER
+    python benchmarks/netlib.py --data FOLDER --sparse
 
 FOLDER holds the problems as gzipped MPS files, which HiGHS (highspy) reads; its optimum is the
 truth. An answer counts at a tolerance if its objective, the violation of its rows and that of its
 bounds all are within it, relative to 1 + the optimum, the right-hand sides and the bounds; all of
 it is computed here, in NumPy, from x alone. Rates are of all files: what has not been tried counts
-as not solved. Problems that a record holds already are not solved again.
+as not solved. Problems that a record holds already are not solved again. The layer is given dense
+matrices, or sparse ones.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ import highspy
 import numpy as np
 import torch
 from record import record
+from scipy import sparse
 
 from legato.nn import LinearProgram, ProgramStatus
 
-RESULTS = Path(__file__).parent / "results" / "netlib_cpu.json"
+DENSE = Path(__file__).parent / "results" / "netlib_cpu.json"
+SPARSE = DENSE.with_name("netlib_sparse_cpu.json")
 
 
 def read(path):
@@ -82,15 +86,20 @@ def errors(problem, optimum, x):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the .mps.gz files")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help="default: a file of results")
+    parser.add_argument("--sparse", action="store_true", help="sparse matrices")
     options = parser.parse_args()
+    options.out = options.out or (SPARSE if options.sparse else DENSE)
     paths = sorted(options.data.glob("*.mps.gz"), key=lambda p: p.stat().st_size)
     problems = json.loads(options.out.read_text())["problems"] if options.out.exists() else {}
     for path in paths:
         if path.name.split(".")[0] in problems:
             continue
         problem, optimum = read(path)
-        given = {k: torch.tensor(v) for k, v in problem.items()}
+        given = {
+            k: sparse.csr_array(v) if options.sparse and v.ndim == 2 else torch.tensor(v)
+            for k, v in problem.items()
+        }
         with warnings.catch_warnings(record=True):
             warnings.simplefilter("always")
             begin = time.perf_counter()

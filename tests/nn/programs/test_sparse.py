@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from scipy.optimize import linprog
 
 import legato as lg
 from legato.errors import InputError, LegatoWarning, NotConvergedWarning
@@ -200,3 +201,16 @@ ONE = torch.ones(3)
 def test_refused(given, words):
     with pytest.raises(InputError, match=words):
         QuadraticProgram()(**given)
+
+
+def test_an_assignment_against_highs():
+    """Dependent equations and many ties: the factors of its vertices need rows exchanged."""
+    k, g = 6, torch.Generator().manual_seed(0)
+    cost = torch.rand(k * k, generator=g, dtype=F64)
+    eye, one = np.eye(k), np.ones((1, k))
+    A = sparse.csr_array(np.vstack([np.kron(eye, one), np.kron(one, eye)]))
+    record = LinearProgram().solve(cost, A, torch.ones(2 * k, dtype=F64), lo=0.0)
+    truth = linprog(cost.numpy(), A_eq=A.toarray(), b_eq=np.ones(2 * k))
+    assert bool(record.solved)
+    assert bool(record.dependent)
+    assert np.abs(record.x.numpy() - truth.x).max() < 1e-9

@@ -197,7 +197,7 @@ def _require_convex(Q: Any, even: float, convex: float) -> None:
     from scipy import sparse
     from scipy.sparse.linalg import ArpackError, eigsh
 
-    from legato.nn.programs.sparse_matrix import Factors
+    from legato.nn.programs.sparse_matrix import on_the_diagonal
 
     size = float(abs(Q).max()) if Q.nnz else 0.0
     if size == 0.0:
@@ -212,7 +212,7 @@ def _require_convex(Q: Any, even: float, convex: float) -> None:
     allowed = convex * max(1.0, n**0.5)
     unit = Q / size
     try:
-        LU = Factors(unit + allowed * sparse.eye_array(n)).LU
+        LU = on_the_diagonal((unit + allowed * sparse.eye_array(n)).tocsc(), "MMD_AT_PLUS_A")
         plain = bool((LU.perm_r == LU.perm_c).all()) and bool((LU.U.diagonal() > 0).all())
     except RuntimeError:  # a pivot of zero
         plain = False

@@ -11,6 +11,8 @@ from scipy.sparse.linalg import SuperLU, splu
 from torch import Tensor
 
 Numbers = Any
+_DIGITS = 1e-6
+"""What a solve may miss, relative: the rest is for refinement."""
 
 
 class SparseMatrix:
@@ -59,34 +61,57 @@ class SparseMatrix:
 
 
 class Factors:
-    """LU of a quasi-definite matrix: pivots on its diagonal, in an order that keeps it sparse.
+    """LU of a symmetric matrix whose diagonal is positive, then negative.
 
-    Finding the order takes as long as the factors: those of a matrix alike can be given theirs.
-    Reference: Vanderbei (1995), Symmetric quasidefinite matrices.
+    Pivots stay on the diagonal, in an order that keeps the factors sparse; finding it takes as long
+    as the factors, so those of a matrix alike can be given theirs. Where such pivots lose the
+    digits, rows are exchanged. Reference: Vanderbei (1995), Symmetric quasidefinite matrices.
     """
 
     def __init__(self, matrix: Numbers, order: Numbers = None) -> None:
         csc = matrix.tocsc()
-        if order is None:
-            self.LU = self._divided(csc, "MMD_AT_PLUS_A")
-            self.order, self._permuted = np.argsort(self.LU.perm_c), False
-        else:
-            self.LU = self._divided(csc[order][:, order], "NATURAL")
-            self.order, self._permuted = order, True
+        self.order, self._permuted = order, order is not None
+        try:
+            if order is None:
+                self.LU = on_the_diagonal(csc, "MMD_AT_PLUS_A")
+                self.order = np.argsort(self.LU.perm_c)
+            else:
+                self.LU = on_the_diagonal(csc[order][:, order], "NATURAL")
+            if self._keeps_digits(csc):
+                return
+        except RuntimeError:  # a pivot of zero
+            pass
+        self._permuted = False
+        try:
+            self.LU = splu(csc, permc_spec="COLAMD")
+        except RuntimeError:
+            self.LU = None
 
-    @staticmethod
-    def _divided(csc: Numbers, order: str) -> SuperLU:
-        options = {"SymmetricMode": True}
-        return splu(csc, permc_spec=order, diag_pivot_thresh=0.0, options=options)
+    def _keeps_digits(self, csc: Numbers) -> bool:
+        truth = np.cos(np.arange(csc.shape[0]))[:, None]
+        right = csc @ truth
+        found = self._divide(right)
+        missed = np.abs(csc @ found - right).max(initial=0.0)
+        return bool(missed <= _DIGITS * np.abs(right).max(initial=0.0))
 
-    def solve(self, right: Tensor) -> Tensor:
-        """For right-hand sides (1, size, ·)."""
-        columns = right[0].numpy()
+    def _divide(self, columns: Numbers) -> Numbers:
+        if self.LU is None:
+            return np.full_like(columns, np.nan)
         if not self._permuted:
-            return torch.from_numpy(self.LU.solve(columns))[None]
+            return self.LU.solve(columns)
         found = np.empty_like(columns)
         found[self.order] = self.LU.solve(columns[self.order])
-        return torch.from_numpy(found)[None]
+        return found
+
+    def solve(self, right: Tensor) -> Tensor:
+        """For right-hand sides (1, size, ·); NaN where the matrix is singular."""
+        return torch.from_numpy(self._divide(right[0].numpy()))[None]
+
+
+def on_the_diagonal(csc: Numbers, order: str) -> SuperLU:
+    """LU with pivots on the diagonal, all of them positive where the matrix is definite."""
+    options = {"SymmetricMode": True}
+    return splu(csc, permc_spec=order, diag_pivot_thresh=0.0, options=options)
 
 
 def stacked(blocks: list[list[Numbers]]) -> Numbers:
