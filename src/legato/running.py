@@ -130,7 +130,7 @@ def run(
     return watch.end(progress, before, state, trace)
 
 
-MOVES = 0.01
+MOVES = 1e-3
 """The share of its present size by which what has come to its solution does not move any more."""
 
 
@@ -169,7 +169,9 @@ class Watch:
         settled = self.algorithm.settled(before, after, self.batch)
         reached = residual <= tol
         if settled is not None:
-            reached = reached & settled & ~self._vanishes(after, residual, largest)
+            reached = reached & settled
+        if self.algorithm.coordinates(after):
+            reached = reached & ~self._vanishes(before, after, residual, largest)
         held = last.reached
         if not self.goes_on:
             return Progress(after, largest, residual, reached, last.iterations + steps)
@@ -181,15 +183,17 @@ class Watch:
             torch.where(held, last.iterations, last.iterations + steps),
         )
 
-    def _vanishes(self, state: Any, residual: Tensor, largest: Tensor) -> Tensor:
-        """Whether points are so much smaller than they were that they halve under the tolerance.
+    def _vanishes(self, before: Any, after: Any, residual: Tensor, largest: Tensor) -> Tensor:
+        """Whether points that are far smaller than they were still move, by their present size.
 
         In a curved geometry the start that is taken where none is given, such as 1, may be any
-        number of times larger than the solution. What vanishes for ever ends at rounding.
+        number of times larger than the solution, and a change that is small against it be large
+        against x. What vanishes for ever ends at rounding, unless entries come back from there.
         """
-        size = self.algorithm.size(state, self.batch)
-        change = residual * torch.maximum(largest, size)
-        return (change > MOVES * size) & (size > torch.finfo(size.dtype).eps * largest)
+        size = self.algorithm.size(after, self.batch)
+        changes = residual * torch.maximum(largest, size) > MOVES * size
+        gone = size <= torch.finfo(size.dtype).eps * largest
+        return changes & (~gone | self.algorithm.returning(before, after, self.batch))
 
     def _where(self, held: Tensor, old: Any, new: Any) -> Any:
         """``old`` for elements that are held; what a state keeps for all of them goes on."""

@@ -118,7 +118,14 @@ class Program:
         self.squares.append((rows, weight))
 
     def nonnegative(self, rows: Rows, unit: float | None = None) -> None:
-        """rows ≥ 0, for lengths or for multiples of another unit."""
+        """rows ≥ 0, for lengths or for multiples of another unit.
+
+        What holds for every z is left out: 0 ≥ 0, as behind the last of some differences, has no
+        interior, and the solver may get stuck on it.
+        """
+        rows = rows[rows.M.any(1) | (rows.v < 0)]
+        if not len(rows):
+            return
         scale = 1 / (self.unit if unit is None else unit)
         self.cones.append((clarabel.NonnegativeConeT(len(rows)), rows.times(scale)))
 

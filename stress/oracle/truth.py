@@ -163,14 +163,13 @@ class Element:
 
     def _agreed(self, theta: Theta, first: Answer) -> Answer:
         """One of the two solves, with different factors, that are closest to each other."""
-        if first.solved and first.gap > 1e-6 * max(self.unit**2, abs(first.value)):
-            first.solved = False  # whatever the solver says
+        first.solved = first.solved and self._is_tight(first)
         if not first.solved:
             return first
         found = [first]
         for factor in (0.7, 2.5, 0.15):
             found.append(self.solve(theta, unit=self.unit, factors=(factor,)))
-            if not found[-1].solved:
+            if not (found[-1].solved and self._is_tight(found[-1])):
                 found.pop()
                 continue
             *earlier, last = found
@@ -184,6 +183,10 @@ class Element:
         if len(found) == 1:
             first.error = np.inf
         return first
+
+    def _is_tight(self, answer: Answer) -> bool:
+        """Whether the gap is closed, whatever the solver says: two may agree where they stuck."""
+        return answer.gap <= 1e-6 * max(self.unit**2, abs(answer.value))
 
     def value_at(self, theta: Theta, x: Array) -> float | None:
         """The energy at a point, None where it is infinite: the program with x fixed."""

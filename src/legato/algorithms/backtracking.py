@@ -187,6 +187,7 @@ class Backtracking:
             if self.grow > 1 and bool(found.all()):
                 # Where f is linear nothing holds steps back, until they leave all numbers behind.
                 found = found & _is_inside(geometry, moved, found)
+                found = found & _stays_mobile(geometry, trial, x, batch)
             if bool(found.all()):
                 if self.steady and bool((alpha > last).any()):
                     bounded = _bounded(alpha, f, geometry, y, x, gradient)
@@ -264,6 +265,19 @@ def _is_inside(geometry: Geometry, y: Var, like: Tensor) -> Tensor:
     if inside.shape[: like.ndim] != like.shape:
         return inside.all()
     return inside.reshape(*like.shape, -1).all(-1)
+
+
+def _stays_mobile(geometry: Geometry, trial: Var, x: Var, batch: int) -> Tensor | bool:
+    """Whether no entry comes so much closer to a barrier that its way back is lost in rounding.
+
+    Where −1/x is 10¹⁵ it moves in steps of 10⁸ in float32. A step that is far too long for the
+    small entries of x is seen neither by f nor by x.
+    """
+    if not isinstance(geometry, Burg):
+        return True
+    eps = torch.finfo(tree.leaves(x)[0].dtype).eps
+    shortest = _largest(tree_map(torch.div, x, trial), batch)
+    return shortest <= eps**-0.5
 
 
 def _visible(value: Tensor, unit: Tensor) -> Tensor:

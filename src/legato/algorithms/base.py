@@ -184,7 +184,8 @@ class Algorithm(ABC, Generic[P, S]):
         .. math:: ∇ψ^*(y^+ + 1000\,(y^+ − y)) ≈ ∇ψ^*(y^+)
 
         At a boundary points stand still whichever way their mirror coordinates drift: an entry that
-        came there by a start, or by momentum, may be on its way back.
+        came there by a start, or by momentum, may be on its way back. An algorithm may have more
+        that has to rest before its iterates are differentiated.
         """
         pairs = zip(self.coordinates(before), self.coordinates(after), strict=True)
         with torch.no_grad():
@@ -198,6 +199,23 @@ class Algorithm(ABC, Generic[P, S]):
                 visible = 10 * _OUTLOOK * moved
                 calm.append(change <= torch.maximum(visible, _CALM * _norm(x, batch)))
         return torch.stack(calm).all(0) if calm else None
+
+    def returning(self, before: S, after: S, batch: int = 0) -> Tensor:
+        """Whether entries grow by a share of the points' size in a thousand such iterations.
+
+        It tells points on their way back from a boundary from those on their way to it.
+        """
+        pairs = zip(self.coordinates(before), self.coordinates(after), strict=True)
+        with torch.no_grad():
+            grows = [torch.zeros_like(self.size(after, batch), dtype=torch.bool)]
+            for (geometry, y), (_, y_next) in pairs:
+                x = geometry.unmirror(y_next)
+                far = tree.tree_map(lambda a, b: b + _OUTLOOK * (b - a), y, y_next)
+                more = tree.tree_map(
+                    lambda a, b: torch.clamp(b.abs() - a.abs(), min=0.0), x, geometry.unmirror(far)
+                )
+                grows.append(_norm(more, batch) > _CALM * _norm(x, batch))
+        return torch.stack(grows).any(0)
 
     def size(self, state: S, batch: int = 0) -> Tensor:
         """The norm of the points, for each element of a batch."""

@@ -277,12 +277,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:
         inertia = _RESTARTED if self.inertia is None else self.inertia
-        if isinstance(inertia, Nesterov):
-            t = inertia.advance(state.t)
-            beta: Any = (state.t - 1) / t
-        else:
-            t, beta = state.t, inertia
-        ahead = tree_map(lambda a, b: _added(a, beta, a - b), state.mirror, state.previous)
+        ahead, t = self._ahead(state)
         gradient = problem.smooth.grad(self.geometry.unmirror(ahead))
         new = self._move(problem, ahead, gradient, self._size(state.step))
         x = self.geometry.unmirror(new)
@@ -293,6 +288,17 @@ class ForwardBackward(Algorithm[Composite, Any]):
                 anew = t > inertia.longest
             t = torch.where(anew, 1.0, t)
         return InertialState(new, x, state.step, state.mirror, t)
+
+    def _ahead(self, state: InertialState) -> tuple[Var, Tensor]:
+        """Where momentum leads from here, and the next t."""
+        inertia = _RESTARTED if self.inertia is None else self.inertia
+        if isinstance(inertia, Nesterov):
+            t = inertia.advance(state.t)
+            beta: Any = (state.t - 1) / t
+        else:
+            t, beta = state.t, inertia
+        ahead = tree_map(lambda a, b: _added(a, beta, a - b), state.mirror, state.previous)
+        return ahead, t
 
     def _size(self, derived: Tensor) -> Any:
         """The step in use: the user's own (perhaps learned) tensor, or the derived one."""
@@ -320,6 +326,8 @@ class ForwardBackward(Algorithm[Composite, Any]):
         return state._replace(step=self.step_size.at_rest(problem, self.geometry, y, x, step))
 
     def steadied(self, problem: Composite, state: State) -> tuple[Algorithm[Composite, Any], State]:
+        if isinstance(state, InertialState) and torch.is_grad_enabled():
+            return _Resting(self.step_size, self.geometry, self.inertia), state
         if isinstance(state, MirrorState) or not isinstance(self.step_size, Backtracking):
             return self, state
         if not self.step_size.steady:
@@ -384,6 +392,28 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def require_sound(self, state: State) -> None:
         require_sound_mirror(self.geometry, state.mirror, "ForwardBackward")
+
+
+class _Resting(ForwardBackward):
+    """The same iteration, for derivatives: it has arrived once its momentum rests as well.
+
+    A step that is taken ahead of x may lead to the solution all the same, with step 1/L even from
+    anywhere. Its derivative is that of a step from there.
+    """
+
+    def settled(self, before: State, after: State, batch: int = 0) -> Tensor | None:
+        known = super().settled(before, after, batch)
+        idle = torch.is_grad_enabled() and not any(map(may_be_differentiated, tree.leaves(after)))
+        if idle or not isinstance(before, InertialState):
+            return known
+        with torch.no_grad():
+            ahead = before._replace(point=self.geometry.unmirror(self._ahead(before)[0]))
+            rests = self.residual(before, ahead, batch) <= _RESTS
+        return rests if known is None else known & rests
+
+
+_RESTS = 1e-3
+"""How far ahead of x a step may be taken whose derivative is to be that of a step from x."""
 
 
 def _require_composite(problem: Any) -> None:

@@ -79,8 +79,9 @@ class SortedL1(Function):
 def _(g: SortedL1, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
     """Sorted, shifted by the weights, made monotone again, and cut at 0."""
     g._require_length(y)
+    # A point may come without the axes of a batch that weights have.
+    y, strength = torch.broadcast_tensors(y, alpha * g.weights)
     size, order = y.abs().sort(stable=True, dim=-1, descending=True)
-    strength = alpha * g.weights
     shifted = size - strength
     # Decreasing here: the projection onto increasing sequences, seen in a mirror.
     means = pooled(-shifted.detach()).means(shifted)

@@ -12,8 +12,10 @@ from legato._support.checks import as_number
 from legato._support.telling import tell
 from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
+from legato.gradients.distance import VANISHED, present_change, rows_of
 from legato.gradients.linear import LinearResult
 from legato.gradients.linear.base import norm, ratio
+from legato.running import MOVES
 
 BENT = 0.03
 """Estimated relative error of a gradient from which on a word is said."""
@@ -37,7 +39,8 @@ def warn_if_bent(
     The first of these differences is computed, between the last iterate and one more step; the
     others shrink like the steps, at the rate ρ. It is zero for a map that is linear in pieces. Near
     the boundary of a curved geometry, where the iteration is slow, it decides. ``adjoint`` solves
-    the system once more, where a bound is not small enough.
+    the system once more, where a bound is not small enough. Where points vanish beside what they
+    were, so does their gradient: the error of it is no share of itself.
     Reference: the implicit function theorem, to first order.
     """
     radius = result.spectral_radius
@@ -48,6 +51,10 @@ def warn_if_bent(
     gain = torch.clamp(ratio(norm(w), seen), min=reach)
     changes = last_change.reshape(-1) if last_change.numel() == seen.numel() else last_change.amax()
     changes = torch.where(seen.reshape(-1) > 0, changes.to(w), 0.0)
+    if linearisation.algorithm.coordinates(linearisation.state):
+        present = rows_of(present_change(linearisation), seen.reshape(-1))
+        gone = (present > MOVES) & (present >= VANISHED * changes)
+        changes = torch.where(gone, 0.0, changes)
     if not bool((_CURVATURE * changes * reach * gain.reshape(-1) > BENT).any()):
         return
     rows = linearisation.rows
@@ -66,12 +73,15 @@ def warn_if_bent(
     if not bool((reach * gain * norm(turn) > BENT * norm(there)).any()):
         return  # whichever way it points
     error = reach * adjoint(ahead, turn).solution
-    off = as_number(ratio(norm(error), norm(there)).amax())
+    shares = ratio(norm(error), norm(there)).reshape(-1)
+    off = as_number(torch.where(changes > 0, shares, 0.0).amax())
     if off > BENT:
         rate = "" if radius is None else f" at a rate of about {radius:.6g}"
+        # More than all of it says that a first order is not enough, not how much it is.
+        share = f"about {off:.0%}" if off < 1 else "perhaps all of its size"
         tell(
             f"The derivative of the step still changes from one iterate to the next,{rate}: the "
-            f"gradient is about {off:.0%} away from that of the solution, although the last change "
+            f"gradient is {share} away from that of the solution, although the last change "
             f"was only {as_number(changes.amax()):.1e}. Give Stop more iterations, or use "
             "Unroll(), which is exact for those that were taken.",
             NotConvergedWarning,

@@ -41,7 +41,7 @@ from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, 
 from legato.gradients.linear.base import Product, residual_of, worst
 from legato.gradients.ties import may_be_tied
 from legato.gradients.unseen import holds_unseen, leaves_gradient_open
-from legato.gradients.unsolved import cures
+from legato.gradients.unsolved import arrived, cures, still_vanishing
 from legato.gradients.vanishing import warn_if_another_piece
 from legato.running import Run, Stop, batch_of, most
 
@@ -386,6 +386,8 @@ def _warn_unless_stationary(done: Run, task: Task) -> None:
             "a start further inside.",
             NotConvergedWarning,
         )
+    elif residual <= allowed and not arrived(done.converged):
+        tell(still_vanishing(done.iterations, done.residual), NotConvergedWarning)
     if residual > allowed:
         tell(
             f"The solve ended after {most(done.iterations)} iterations with residual "

@@ -26,6 +26,18 @@ def may_be_tied(problem: Any) -> bool:
     )
 
 
+def weights_of_zero(problem: Any) -> list[Tensor]:
+    """What is learned and must not be negative, and is exactly 0 in places."""
+    return [
+        value
+        for holder in holders(problem)
+        for name, value in vars(holder).items()
+        if isinstance(value, Tensor) and value.requires_grad
+        if not isinstance(holder, Operator) and name in holder.nonnegative
+        if bool((value.detach() == 0).any())
+    ]
+
+
 @torch.no_grad()
 def _equal_columns(matrix: Tensor) -> bool:
     """Whether two columns may be multiples of each other, by their products with one vector.

@@ -28,6 +28,7 @@ from legato.gradients.base import (
     changed_since,
     inside_transforms,
 )
+from legato.gradients.sides import warn_if_sides_change
 from legato.gradients.swept import swept
 from legato.gradients.warm import warn_if_too_few
 from legato.running import Run, batch_of, most
@@ -88,6 +89,7 @@ class Unroll(GradientStrategy):
         if not torch.is_grad_enabled() or (plain and not by_engine):
             done = task.run()
             warn_if_too_few(task, done)
+            warn_if_sides_change(task, done)
             return done
         by_hooks = self.checkpoint is not None or self.tol is not None
         if by_hooks and inside_functional_transform():
@@ -118,6 +120,7 @@ class Unroll(GradientStrategy):
         done.state = final
         if self.last is None or self.last >= most(done.iterations):
             warn_if_too_few(task, done)
+        warn_if_sides_change(task, done)
         return done
 
     def _run_detached(self, task: Task) -> tuple[Any, int | Tensor, Run | None]:

@@ -63,6 +63,23 @@ def warn_if_missed(done: Solved, tol: float | None) -> None:
             "leave tol out.",
             NotConvergedWarning,
         )
+    elif residual <= tol and not arrived(done.converged):
+        tell(still_vanishing(done.iterations, done.residual), NotConvergedWarning)
+
+
+def arrived(converged: Tensor | bool | None) -> bool:
+    """Whether every element of a batch has, as far as anybody asked."""
+    return converged is None or bool(torch.as_tensor(converged).all())
+
+
+def still_vanishing(iterations: int | Tensor, residual: Tensor) -> str:
+    """Words for points whose last change is small beside what they were, and large beside them."""
+    return (
+        f"The solve ended after {most(iterations)} iterations with residual "
+        f"{as_number(residual.amax()):.1e}, which is relative to the largest iterate, but "
+        "points that are far smaller by now, or at a boundary, still move, against their own size. "
+        "Give Stop more iterations, or a start of the solution's size."
+    )
 
 
 def warn_if_limited(done: Solved, stop: Stop) -> None:
