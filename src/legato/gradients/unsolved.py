@@ -89,7 +89,7 @@ def warn_if_limited(done: Solved, stop: Stop) -> None:
     residual = as_number(done.residual.amax())
     why = f"residual {residual:.1e} > {stop.tol:.0e}, the default tolerance"
     if residual <= stop.tol:
-        why = "entries at the boundary still move back inside, which x does not show yet"
+        why = "entries at a boundary, or far smaller than they were, still move by their own size"
     tell(
         f"{most(done.iterations)} iterations, the default limit, have not solved this problem: "
         f"{why}. Choose both, e.g. stop=Stop({10 * stop.iterations}, tol=1e-6)"
