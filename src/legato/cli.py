@@ -56,6 +56,10 @@ STUDIES = {
         "legato.studies.denoise.command",
         "Take the noise out of pictures with learned filters: `legato denoise IMAGE`.",
     ),
+    "reconstruct": Study(
+        "legato.studies.reconstruct.command",
+        "A picture from a blurred one, from k-space or from a sinogram, by total variation.",
+    ),
 }
 
 

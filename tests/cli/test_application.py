@@ -19,7 +19,7 @@ def ask(*args):
 
 def test_help_lists_every_command():
     said = ask("--help").output
-    for name in ("doctor", "check", "toy", "explore", "segment", "denoise"):
+    for name in ("doctor", "check", "toy", "explore", "segment", "denoise", "reconstruct"):
         assert name in said
 
 
@@ -34,7 +34,7 @@ def test_the_listed_line_is_the_commands_own(name):
     command = STUDIES[name].load(name)
     assert command.name == name
     assert command.help.split("\n\n")[0].replace("\n", " ") == STUDIES[name].help
-    assert hasattr(command, "commands") == (name in ("segment", "denoise"))
+    assert hasattr(command, "commands") == (name in ("segment", "denoise", "reconstruct"))
 
 
 def test_a_command_that_does_not_exist():
@@ -111,6 +111,7 @@ def test_type_checkers_see_the_names_that_there_are():
     [
         (), ("doctor",), ("check",), ("toy",), ("explore",), ("segment",), ("segment", "train"),
         ("segment", "table"), ("denoise",), ("denoise", "clean"), ("denoise", "table"),
+        ("reconstruct",), ("reconstruct", "kspace"),
     ],
 )  # fmt: skip
 def test_help_shows_no_types_of_python(args):

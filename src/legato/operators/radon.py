@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +98,35 @@ class Radon(Operator):
             for pixel, weight in self._corners(angle, like):
                 found[number].scatter_add_(1, pixel, weight)
         return found.flatten(0, 1)
+
+    @torch.no_grad()
+    def sparse(
+        self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """K as a sparse matrix, for :class:`Sparse`: on a CPU fifty times faster than ray by ray.
+
+        It has about 3 · angles · size² numbers.
+
+        >>> K = lg.Radon([0.0, 0.7], 3)
+        >>> torch.equal(K.sparse().to_dense(), K.matrix())
+        True
+        """
+        like = torch.empty(0, dtype=dtype, device=device)
+        rays, pixels, weights = [], [], []
+        for number, angle in enumerate(self.angles):
+            for pixel, weight in self._corners(angle, like):
+                met = weight > 0
+                first = number * self._rays
+                ray = torch.arange(first, first + self._rays, device=device)
+                rays.append(ray[:, None].expand_as(pixel)[met])
+                pixels.append(pixel[met])
+                weights.append(weight[met])
+        index = torch.stack([torch.cat(rays), torch.cat(pixels)])
+        shape = (len(self.angles) * self._rays, self.size**2)
+        found = torch.sparse_coo_tensor(index, torch.cat(weights), shape, check_invariants=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that such matrices are in beta
+            return found.coalesce().to_sparse_csr()
 
     # --- rays, one angle after the other, so that no index is kept --------------------------------
 
