@@ -44,7 +44,10 @@ TABLES = {
 """What looks at problems, adds to a table or wraps others' operators: it computes nothing."""
 ENGINES = {"Engine", "Eager", "Replayed", "Compiled"}
 """How a solve runs; the tests of engines compare them on every subject of their own."""
-PROGRAMS = {"LPGD", "LinearGradient", "LinearProgram", "QuadraticProgram", "Ridge"}
+PROGRAMS = {
+    "LPGD", "LinearGradient", "LinearProgram", "QuadraticProgram", "Ridge",
+    "from_cvxpy", "solve_qp",
+}  # fmt: skip
 """Layers that solve programs; tests of their own hold them against such laws."""
 SPLITTINGS = {
     "ADMM", "Anderson", "Denoiser", "DouglasRachford", "HalfQuadratic", "Part", "parts",

@@ -17,6 +17,8 @@ from legato.nn.programs import (
     ProgramStatus,
     QuadraticProgram,
     Ridge,
+    from_cvxpy,
+    solve_qp,
 )
 from legato.nn.reconstruction import (
     TV,
@@ -77,5 +79,7 @@ __all__ = [
     "UniformWeights",
     "Weight",
     "WeightMap",
+    "from_cvxpy",
     "noise_level",
+    "solve_qp",
 ]

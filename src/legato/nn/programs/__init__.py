@@ -1,8 +1,10 @@
 """Quadratic and linear programs as layers."""
 
+from legato.nn.programs.from_cvxpy import from_cvxpy
 from legato.nn.programs.linear import LPGD, LinearGradient, LinearProgram, Ridge
 from legato.nn.programs.output import ProgramOutput
 from legato.nn.programs.quadratic import QuadraticProgram
+from legato.nn.programs.solve_qp import solve_qp
 from legato.nn.programs.solver import ProgramStatus
 
 __all__ = [
@@ -13,4 +15,6 @@ __all__ = [
     "ProgramStatus",
     "QuadraticProgram",
     "Ridge",
+    "from_cvxpy",
+    "solve_qp",
 ]
