@@ -22,6 +22,7 @@ class Stop:
     The residual is ‖xⁿ⁺¹ − xⁿ‖ / max_k ‖xᵏ‖ over primal and dual variables together, one for each
     element of a batch. Reading it makes a GPU wait: ``every`` says how often; without ``tol`` it is
     never read in the loop. The maximum is over the norms seen: the first, the last and those read.
+    Defaults: ``iterations=100``, ``every=1``.
     Reference: Section 4.2 of Ochs et al. (2016).
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])

@@ -60,6 +60,8 @@ class ADMM(Algorithm[Any, Any]):
     conjugate gradients. Whatever ρ > 0 is, the iteration converges. Elements of a batch may have
     their own ρ. Reference: Boyd, Parikh, Chu, Peleato, Eckstein (2011).
 
+    Default: ``relaxation=1.0``.
+
     Args:
         rho: ρ, a number or a tensor (learned, or one for each element of a batch); None derives
             L_q/‖K‖².

@@ -45,6 +45,7 @@ class Anderson(Algorithm[Any, Any]):
     goes on from the last accepted point by plain steps, with an empty memory. Each element of a
     batch has its own memory. Steps are those of the algorithm; its momentum and averages are not
     used. It stops by ‖T(s) − s‖, and by how far s moves.
+    Defaults: ``memory=5``, ``regularisation=1e-10``.
     Reference: Walker and Ni (2011); Zhang, O'Donoghue, Boyd (2020) for safeguards.
 
     Args:

@@ -37,6 +37,7 @@ class Backtracking:
     for the small moves there tell nothing about the directions in which f is steep, and a step too
     long for those would make the derivative of the iteration explode.
     Each element of a batch has a step of its own.
+    Defaults: ``initial=1.0``, ``shrink=0.5``, ``grow=1.0``, ``most=100``, ``unit=1.0``.
     Reference: Beck and Teboulle (2009).
 
     Args:

@@ -51,6 +51,7 @@ class DouglasRachford(Algorithm[Composite, Any]):
 
     f has a prox in the table, or is quadratic: then a linear system is solved, as in
     :class:`ADMM`. Where a term stands behind an operator, use that.
+    Default: ``relaxation=1.0``.
     Reference: Lions and Mercier (1979); Eckstein and Bertsekas (1992).
 
     Args:

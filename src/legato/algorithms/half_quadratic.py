@@ -50,6 +50,7 @@ class HalfQuadratic(Algorithm[Composite, Any]):
     A constant α solves this problem and not that of f + g, from which it is away by O(α): g is
     smoothed by its Moreau envelope. With ``decay`` below 1, α shrinks by that factor in every
     iteration, down to ``least``. With a :class:`Denoiser` as g it is a plug-and-play method.
+    Defaults: ``decay=1.0``, ``least=0.001``.
     Reference: Geman and Yang (1995); Zhang, Van Gool, Timofte (2020).
 
     Args:

@@ -105,6 +105,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
         y^{n+1} &= \arg\min_y\, h^*(y) − ⟨K(2x^{n+1} − x^n), y⟩ + \tfrac1σ D_φ(y, y^n)
 
     Steps satisfy (m/τ − L_f)·(n/σ) ≥ ‖K‖², with the moduli m and n of ψ and φ (1 if Euclidean).
+    Default: ``balance=1.0``.
     Reference: Chambolle and Pock (2016); Pock and Chambolle (2011) for preconditioning.
 
     Args:

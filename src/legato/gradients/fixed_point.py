@@ -179,6 +179,7 @@ class FixedPoint(FixedPointGradient):
 
     The paper's methods with a "2" in their names. Stops early once the rest is below ``tol`` and
     warns where it is not; ``tol=None`` takes exactly ``terms`` terms without comment.
+    Defaults: ``terms=100``, ``tol=1e-6``.
     Reference: Section 4.3 of Ochs et al. (2016), with errata 8.
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
@@ -211,6 +212,8 @@ class OneStep(FixedPointGradient):
 
     Reports the relative residual ‖A_xᵀξ‖/‖ξ‖ and warns where it exceeds ``tol``: then most of the
     gradient is missing. Reference: Bolte, Pauwels, Vaiter (2023).
+
+    Default: ``tol=0.1``.
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
     >>> problem = lg.Composite(lg.LeastSquares(torch.eye(1), torch.tensor([3.0])), lg.L1(weight))

@@ -29,6 +29,7 @@ class Piggyback(FixedPointGradient):
 
     (X, Y) is the derivative of the saddle point when the problem is tilted by ε∇L, so each
     iteration is one product with the Jacobian of the step. Constant memory; for PrimalDual only.
+    Defaults: ``iterations=1000``, ``tol=1e-6``.
     Reference: Bogensperger, Chambolle, Pock (2022).
 
     >>> weight = torch.tensor(0.25, requires_grad=True)

@@ -70,6 +70,8 @@ class AnalysisDenoiser(SolverLayer):
     is zero whatever is learned; they start as that basis. λ_k = exp(·) is learned, too. Primal–dual
     steps are derived from a bound of the filters' norm, detached.
 
+    Defaults: ``size=5``, ``channels=1``, ``iterations=100``, ``weight=0.02``, ``balance=0.3``.
+
     Args:
         filters (int, optional): K. Default: None, as many as the basis has, channels·(size² − 1)
         size (int): pixels across a filter. Default: 5

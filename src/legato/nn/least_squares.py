@@ -175,6 +175,8 @@ class NonNegativeLeastSquares(_ConstrainedLeastSquares):
 
     .. math:: x = \arg\min_{x ≥ 0}\; \tfrac12‖Ax − b‖²
 
+    Default: ``iterations=200``.
+
     Args:
         iterations (int): steps, at most. Default: 200
         geometry (Geometry, optional): ``Euclidean()`` takes projected, accelerated steps;
@@ -219,6 +221,8 @@ class SimplexLeastSquares(_ConstrainedLeastSquares):
               Δ = \{x ≥ 0,\; \textstyle\sum_j x_j = 1\}
 
     In spectral unmixing the columns of A are spectra of pure materials and x their abundances.
+
+    Default: ``iterations=200``.
 
     Args:
         iterations (int): steps, at most. Default: 200

@@ -59,6 +59,8 @@ class MatrixGame(SolverLayer):
     strategies may be many and jump, and only ``average`` is sure to converge fast enough: learn
     from the value (``solve(A).value``) then, not from the strategies.
 
+    Defaults: ``epsilon=0.1``, ``iterations=200``.
+
     Args:
         epsilon (float): ε ≥ 0, the weight of the entropies. Default: 0.1
         average (bool): return the mean of the iterates instead of the last. Default: False

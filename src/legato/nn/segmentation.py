@@ -209,6 +209,8 @@ class Scale(nn.Module):
     Without coupling the layer is softmax(−Nτc), so s = 1/(Nτ) reproduces the network's own softmax:
     that is where it starts. The shape stays. Reference: Section 8.3 of Ochs et al. (2016).
 
+    Defaults: ``iterations=100``, ``tau=8**-0.5``.
+
     Args:
         iterations (int): N of the Potts layer that follows. Default: 100
         tau (float): its primal step. Default: 1/√8
@@ -239,6 +241,7 @@ class GlobalLayer(nn.Module):
 
     :class:`Scale`, weights and :class:`Potts` in one module: it takes the place of
     ``logits.log_softmax(1)`` in front of ``nn.NLLLoss``, and starts there for W = 0.
+    Defaults: ``iterations=100``, ``neighbours=4``, ``balance=5.0``.
     Reference: Section 8 of Ochs et al. (2016).
 
     Args:

@@ -70,6 +70,8 @@ class SparseCoding(SolverLayer):
     Atoms are the columns of D; they have norm one whatever is learned, for λ could be evaded by
     long ones. λ = exp(·) is learned, too. The steps' size is held fixed in the derivative.
 
+    Defaults: ``weight=0.1``, ``iterations=100``.
+
     Args:
         atoms (int): columns of D.
         features (int): rows of D, the length of a signal.

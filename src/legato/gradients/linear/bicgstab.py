@@ -25,6 +25,7 @@ from legato.gradients.linear.judging import judged
 class BiCGStab(LinearSolver):
     """Stabilised bi-conjugate gradients: (I − M)w = ξ by short recurrences, for any I − M.
 
+    Defaults: ``tol=1e-6``, ``iterations=500``.
     Reference: van der Vorst (1992).
 
     >>> M = torch.tensor([[0.5, 0.25], [0.25, 0.5]])

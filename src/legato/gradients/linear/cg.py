@@ -45,6 +45,7 @@ class CG(LinearSolver):
     step in the Euclidean geometry, with B = I − αH for a Hessian H, and P the derivative of the
     prox, which is symmetric (P = I without a prox: the Hessian solve of Section 4.1 of Ochs et al.,
     2016). What is not symmetric is detected by a random probe and refused.
+    Defaults: ``tol=1e-6``, ``iterations=500``.
     Reference: Hestenes and Stiefel (1952); Moreau (1965) for P.
 
     >>> M = torch.tensor([[0.5, 0.25], [0.25, 0.5]])

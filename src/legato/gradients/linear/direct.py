@@ -41,6 +41,8 @@ class Direct(LinearSolver):
 
     ``largest`` is the largest number of unknowns of one system.
 
+    Default: ``largest=2048``.
+
     >>> M = torch.tensor([[0.5, 0.25], [0.25, 0.5]])
     >>> lg.Direct().solve(lambda w: M @ w, torch.tensor([1.0, 0.0])).solution.round(decimals=3)
     tensor([2.6670, 1.3330])

@@ -29,6 +29,7 @@ class GMRES(LinearSolver):
 
     .. math:: w_k = \arg\min_{w ∈ 𝒦_k} ‖ξ − (I − M)w‖
 
+    Defaults: ``tol=1e-6``, ``restart=50``, ``iterations=500``.
     Reference: Saad and Schultz (1986).
 
     >>> weight = torch.tensor(1.0, requires_grad=True)

@@ -24,6 +24,7 @@ class Neumann(LinearSolver):
     r"""The geometric series, w = Σ_k M^k ξ, which converges where ρ(M) < 1.
 
     ``tol=None`` sums all ``iterations`` terms.
+    Defaults: ``tol=1e-6``, ``iterations=1000``.
     Reference: Section 4.3 of Ochs et al. (2016), with errata 8.
 
     >>> M = torch.tensor([[0.5, 0.25], [0.25, 0.5]])

@@ -140,6 +140,8 @@ class Potts(nn.Module):
     the derivative in W knows that; with ε > 0 it follows from the largest weight of the batch. Give
     ``max_weight`` where the weights have a bound: then the steps depend on no image at all.
 
+    Defaults: ``iterations=100``, ``balance=1.0``, ``neighbours=4``, ``epsilon=0.0``.
+
     Args:
         iterations (int): N, of the Bregman primal–dual method. Default: 100
         balance (float): r > 0, the ratio of primal to dual steps. Default: 1

@@ -87,6 +87,8 @@ class LinearProgram(nn.Module):
     so once. ``gradient`` is what to use instead. In the constraints' data the derivative is exact.
     A and G may be sparse, as for :class:`QuadraticProgram`.
 
+    Defaults: ``iterations=100``, ``tol=1e-8``.
+
     Args:
         gradient (LinearGradient, optional): :class:`Ridge` or :class:`LPGD`. Default: None, the
             exact derivative

@@ -63,6 +63,8 @@ class QuadraticProgram(nn.Module):
     the proof. Where x is no differentiable function of its data (an active constraint without a
     multiplier, an x that is not unique) a warning says so when a gradient is asked for.
 
+    Defaults: ``iterations=100``, ``tol=1e-8``.
+
     Args:
         iterations (int): guesses of the active set, or steps of the interior point, at most.
             Default: 100

@@ -95,6 +95,8 @@ class Reconstruction(SolverLayer):
     then part of the model, ``Implicit()`` and its kin for that of the solution, with a memory that
     does not grow with the iterations. Steps are derived from norms, detached.
 
+    Defaults: ``ridge=0.0``, ``iterations=100``, ``balance=30.0``.
+
     Args:
         operator (Operator or Tensor): A, such as :class:`~legato.Blur`, :class:`~legato.Radon`,
             :class:`~legato.Mask` or a matrix. Batches are leading axes.

@@ -91,6 +91,8 @@ class TotalVariation(nn.Module):
     those of the solution. Over many hundred iterations, the more so in float32, rounding may spoil
     the former, which is warned about where it shows; then take ``Implicit(CG())``.
 
+    Default: ``iterations=100``.
+
     Args:
         iterations (int): of FISTA. Default: 100
         isotropic (bool): take the Euclidean norm of ∇u at each pixel; else the sum of absolute
