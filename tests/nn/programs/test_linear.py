@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import linprog
 
 from legato.errors import InexactGradientWarning, InputError
-from legato.nn import LPGD, LinearProgram, Ridge
+from legato.nn import LPGD, LinearProgram, Perturbed, Ridge
 
 F64 = torch.float64
 
@@ -112,13 +112,61 @@ def test_learning_a_cost_by_lpgd():
     torch.testing.assert_close(layer(c, A, b, lo=0.0).detach(), wanted)
 
 
+def test_perturbed_solutions_have_the_moments_of_two_costs():
+    """On the simplex of two, x₁ is a normal chance, and its derivative the density."""
+    c = torch.tensor([[1.0, 1.5], [0.3, 0.0]], dtype=F64, requires_grad=True)
+    sigma, A, b = 0.8, torch.ones(1, 2, dtype=F64), torch.ones(1, dtype=F64, requires_grad=True)
+    noise = Perturbed(sigma, 4000, torch.Generator().manual_seed(0))
+    record = LinearProgram(noise).solve(c, A, b, lo=0.0)
+    spread = sigma * 2**0.5
+    normal = torch.distributions.Normal(0.0, spread)
+    away = c.detach()[:, 1] - c.detach()[:, 0]
+    assert float((record.x[:, 0] - normal.cdf(away)).detach().abs().max()) < 0.03
+    assert record.solved.tolist() == [True, True]
+    record.x[:, 0].sum().backward()
+    density = normal.log_prob(away).exp()
+    truth = torch.stack([-density, density], -1)
+    assert float((c.grad - truth).abs().max()) < 0.04
+    assert abs(float(b.grad) - float(normal.cdf(away).sum())) < 0.03  # b moves x₁ where that is 1
+
+
+def test_perturbed_programs_share_data_and_repeat():
+    """A batch in G alone, rows between two ends, the same noise from the same seed."""
+    c, G, h = random_costs(3, 4, 5, seed=6)
+    c = c[0].clone().requires_grad_()
+
+    def solved():
+        noise = Perturbed(0.3, 20, torch.Generator().manual_seed(1))
+        return LinearProgram(noise)(c, G=G, lower=-h, upper=h, lo=-1.0, hi=1.0)
+
+    x = solved()
+    assert x.shape == (3, 4)
+    torch.testing.assert_close(solved(), x, rtol=0, atol=0)
+    x.square().sum().backward()
+    assert bool((c.grad != 0).all())
+    cost = c.detach() + 0.3 * torch.randn(
+        20, 3, 4, generator=torch.Generator().manual_seed(1), dtype=F64
+    )
+    mean = LinearProgram()(cost, G=G, lower=-h, upper=h, lo=-1.0, hi=1.0).mean(0)
+    torch.testing.assert_close(x.detach(), mean)
+
+
 def test_several_solutions_are_flagged():
     record = LinearProgram().solve(torch.ones(2), torch.ones(1, 2), torch.ones(1), lo=0.0)
     assert bool(record.solved)
     assert bool(record.degenerate)
 
 
-@pytest.mark.parametrize("make", [lambda: Ridge(0.0), lambda: LPGD(-1.0), lambda: LinearProgram(1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Ridge(0.0),
+        lambda: LPGD(-1.0),
+        lambda: LinearProgram(1),
+        lambda: Perturbed(0.0),
+        lambda: Perturbed(samples=1),
+    ],
+)
 def test_settings(make):
     with pytest.raises(InputError):
         make()

@@ -1,7 +1,7 @@
 """Quadratic and linear programs as layers."""
 
 from legato.nn.programs.from_cvxpy import from_cvxpy
-from legato.nn.programs.linear import LPGD, LinearGradient, LinearProgram, Ridge
+from legato.nn.programs.linear import LPGD, LinearGradient, LinearProgram, Perturbed, Ridge
 from legato.nn.programs.output import ProgramOutput
 from legato.nn.programs.quadratic import QuadraticProgram
 from legato.nn.programs.solve_qp import solve_qp
@@ -11,6 +11,7 @@ __all__ = [
     "LPGD",
     "LinearGradient",
     "LinearProgram",
+    "Perturbed",
     "ProgramOutput",
     "ProgramStatus",
     "QuadraticProgram",

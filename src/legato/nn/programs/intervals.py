@@ -77,7 +77,7 @@ class _Rows:
         if self.equal.numel():
             # Expanded: which end holds x back differs from instance to instance.
             ends = [
-                end[..., self.equal].expand(*_batch(given, end), self.equal.numel())
+                end[..., self.equal].expand(*batch_of(given, end), self.equal.numel())
                 for end in (self.lower, self.upper)
             ]
             b = _Ends.apply(*ends, self.valid, self.holding)  # type: ignore[no-untyped-call]
@@ -187,17 +187,18 @@ def _checked(end: Tensor, name: str, fill: float, m: int, G: Tensor) -> Tensor:
     return end
 
 
-def _batch(given: dict[str, Any], end: Tensor) -> tuple[int, ...]:
+def batch_of(given: dict[str, Any], end: Tensor | None = None) -> tuple[int, ...]:
     """The leading axes of the answer; those of the end where the data do not fit one another."""
+    own = () if end is None else end.shape[:-1]
     leading = [
         v.shape[: -2 if name in ("Q", "A", "G") else -1]
         for name, v in given.items()
         if isinstance(v, Tensor)
     ]
     try:
-        return tuple(torch.broadcast_shapes(*leading, end.shape[:-1]))
+        return tuple(torch.broadcast_shapes(*leading, own))
     except RuntimeError:
-        return tuple(end.shape[:-1])
+        return tuple(own)
 
 
 def _one_below_the_other(parts: list[Any]) -> Any:
