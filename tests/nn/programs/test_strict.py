@@ -62,9 +62,9 @@ def test_what_is_not_plain_is_left_to_the_interior_point(monkeypatch):
     left = []
     interior = solver.solve
 
-    def spied(program, limit):
+    def spied(program, limit, *rest):
         left.append(program.size)
-        return interior(program, limit)
+        return interior(program, limit, *rest)
 
     monkeypatch.setattr("legato.nn.programs.quadratic.solve", spied)
     needing = [value.clone().requires_grad_() for value in given]

@@ -49,12 +49,19 @@ class Dual:
         return Dual(*(v.to(device) for v in (self.D, self.t, self.lower, self.upper)))
 
 
-def active_ends(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    """−1, 0 or 1 for every row at the solution; where that was found; guesses that it took."""
+def active_ends(
+    dual: Dual, limit: int, begin: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """−1, 0 or 1 for every row at the solution; where that was found; guesses that it took.
+
+    ``begin`` are ends to try first.
+    """
     if compiled_for(dual.t):
-        return _compiled(dual, limit)
-    ends, arrived, steps = exchanged(dual, guess(dual, _SWEEPS[0]), min(limit, _TURNS[0]))
-    for turn, sweeps in zip(_TURNS[1:], _SWEEPS[1:], strict=True):
+        return _compiled(dual, limit, begin)
+    first = guess(dual, _SWEEPS[0]) if begin is None else begin
+    ends, arrived, steps = exchanged(dual, first, min(limit, _TURNS[0]))
+    rounds = list(zip(_TURNS, _SWEEPS, strict=True))
+    for turn, sweeps in rounds[1:] if begin is None else rounds:
         left = (~arrived).nonzero().squeeze(-1)
         if left.shape[0] == 0:
             break
@@ -70,11 +77,11 @@ def active_ends(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     return ends, arrived, steps
 
 
-def _compiled(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+def _compiled(dual: Dual, limit: int, begin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     from legato.nn.programs import numba
 
     parts = (dual.D, dual.t, dual.lower, dual.upper)
-    ends, steps = numba.active_ends(parts, limit, _TURNS[-1], _WRONG, _PATIENCE)
+    ends, steps = numba.active_ends(parts, begin, limit, _TURNS[-1], _WRONG, _PATIENCE)
     return ends, steps > 0, steps.abs()
 
 

@@ -211,13 +211,14 @@ class LinearProgram(nn.Module):
         *,
         lower: Tensor | float | None = None,
         upper: Tensor | float | None = None,
+        start: ProgramOutput | None = None,
     ) -> ProgramOutput:
-        """The full record, as of :meth:`QuadraticProgram.solve`."""
+        """The full record, as of :meth:`QuadraticProgram.solve`, and with a start as there."""
         if not isinstance(c, Tensor) or c.ndim == 0:
             raise InputError("LinearProgram needs the cost c, a tensor (…, n).")
         given = dict(zip(NAMES, (None, c, A, b, G, h, lo, hi), strict=True))
         given = understood(given, "LinearProgram")
-        return solve_between(self._solve, given, (lower, upper), None, "LinearProgram")
+        return solve_between(self._solve, given, (lower, upper), start, "LinearProgram")
 
     def _solve(
         self, given: dict[str, Any], absent: Tensor | None, start: ProgramOutput | None

@@ -169,16 +169,28 @@ def _exchange(D, t, lower, upper, limit, wrong, patience, ends, zeta, row, order
 
 
 @compiled
-def _pivot(D, t, lower, upper, limit, turn, wrong, patience, ends, work, order, part):
+def _pivot(D, t, lower, upper, begin, limit, turn, wrong, patience, ends, work, order, part):
     """Sweeps and exchanges in turns, more sweeps each time; all guesses, negative without success.
 
-    Where more rows seem active than can be at once, only sweeps make them fewer.
+    Where more rows seem active than can be at once, only sweeps make them fewer. ``begin`` is a
+    guess to try first, or empty.
     """
     zeta, row, near, near_row, right = work[0], work[1], work[2], work[3], work[4]
+    tried = 0
+    if begin.size:
+        for i in range(t.size):
+            zeta[i] = begin[i]
+        tried = _exchange(
+            D, t, lower, upper, min(limit, turn), wrong, patience,
+            ends, zeta, row, order, part, right,
+        )  # fmt: skip
+        if tried > 0:
+            return tried
+        tried = -tried
     near[:] = 0
     for i in range(t.size):
         near_row[i] = t[i]
-    sweeps, total = _SWEEPS, 0
+    sweeps, total = _SWEEPS, tried
     for attempt in range(_TURNS):
         steady = 0
         for _ in range(sweeps):
@@ -188,7 +200,7 @@ def _pivot(D, t, lower, upper, limit, turn, wrong, patience, ends, work, order, 
                 break
         for i in range(t.size):
             zeta[i], row[i] = near[i], near_row[i]
-        most = min(limit - total, turn)
+        most = max(min(limit - total, turn), 1)
         taken = _exchange(
             D, t, lower, upper, most, wrong, patience, ends, zeta, row, order, part, right
         )
@@ -203,11 +215,12 @@ def _pivot(D, t, lower, upper, limit, turn, wrong, patience, ends, work, order, 
 
 @compiled
 def _pivots(
-    D, t, lower, upper, limit, turn, wrong, patience, ends, steps, low, high, work, order, part
-):
+    D, t, lower, upper, begin, limit, turn, wrong, patience,
+    ends, steps, low, high, work, order, part,
+):  # fmt: skip
     for b in range(low, high):
         steps[b] = _pivot(
-            D[b], t[b], lower[b], upper[b], limit, turn, wrong, patience, ends[b],
+            D[b], t[b], lower[b], upper[b], begin[b], limit, turn, wrong, patience, ends[b],
             work, order, part,
         )  # fmt: skip
 
@@ -305,12 +318,18 @@ def inverses(Q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def active_ends(
-    dual: Sequence[Tensor], limit: int, turn: int, wrong: float, patience: int
+    dual: Sequence[Tensor],
+    begin: Tensor | None,
+    limit: int,
+    turn: int,
+    wrong: float,
+    patience: int,
 ) -> tuple[Tensor, Tensor]:
     """The active ends of every instance, and how many guesses it took; −that where none was right.
 
     Args:
         dual (Sequence[Tensor]): D, t, lower, upper.
+        begin (Tensor, optional): ends to try first.
         limit (int): guesses, at most.
         turn (int): guesses between two turns of sweeps, at most.
         wrong (float): what counts as violated, relative.
@@ -322,7 +341,8 @@ def active_ends(
         torch.empty_like(t, memory_format=torch.contiguous_format),
         torch.empty(B, dtype=torch.long),
     )
-    given = [value.contiguous().numpy() for value in dual]
+    first = t.new_empty(B, 0) if begin is None else begin
+    given = [value.contiguous().numpy() for value in (*dual, first)]
     out, counts = ends.numpy(), steps.numpy()
 
     def run(low: int, high: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from legato._support.checks import require_iterations, require_positive
 from legato._support.precision import full_precision
+from legato.errors import InputError
 from legato.nn.programs.active_set import ActiveSystem, active_system, margin
 from legato.nn.programs.data import (
     NAMES,
@@ -147,11 +148,16 @@ class QuadraticProgram(nn.Module):
         *,
         lower: Tensor | float | None = None,
         upper: Tensor | float | None = None,
+        start: ProgramOutput | None = None,
     ) -> ProgramOutput:
-        """The full record: x, multipliers, residuals, status and degeneracy, per instance."""
+        """The full record: x, multipliers, residuals, status and degeneracy, per instance.
+
+        ``start`` is the record of a similar program: where its active constraints are nearly the
+        right ones, a solve takes a step or two. The solution is the same.
+        """
         given = dict(zip(NAMES, (Q, c, A, b, G, h, lo, hi), strict=True))
         name = type(self).__name__
-        return solve_between(self._solve, understood(given, name), (lower, upper), None, name)
+        return solve_between(self._solve, understood(given, name), (lower, upper), start, name)
 
     def _solve(
         self, given: dict[str, Any], absent: Tensor | None, start: ProgramOutput | None
@@ -170,7 +176,8 @@ class QuadraticProgram(nn.Module):
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
         like = next(iter(tensors.values()))
         with full_precision(), torch.no_grad():
-            record, adjoint = solve_programs(P, Q, shapes, like, self.iterations, self.tol)
+            begin = None if start is None else active_of(start, P, shapes.batch)
+            record, adjoint = solve_programs(P, Q, shapes, like, begin, self.iterations, self.tol)
         tell_unsolved(record, name)
         if differentiated:
             about = any(k in tensors and tensors[k].requires_grad for k in NAMES[2:])
@@ -183,7 +190,13 @@ class QuadraticProgram(nn.Module):
 
 
 def solve_programs(
-    P: Program, Q: Tensor | None, shapes: Shapes, like: Tensor, iterations: int, tol: float
+    P: Program,
+    Q: Tensor | None,
+    shapes: Shapes,
+    like: Tensor,
+    begin: Tensor | None,
+    iterations: int,
+    tol: float,
 ) -> tuple[ProgramOutput, Adjoint]:
     """Solve a batch; its record has the dtype of the data.
 
@@ -192,6 +205,7 @@ def solve_programs(
         Q (Tensor, optional): its Q as it was given, if that is dense and not known to be convex.
         shapes (Shapes): the leading axes of the answer.
         like (Tensor): one of the data.
+        begin (Tensor, optional): inequalities that may be active.
         iterations (int): as for the layer.
         tol (float): as for the layer.
     """
@@ -199,7 +213,7 @@ def solve_programs(
     if pinned is not None and not bool(pinned.any()):
         pinned = None
     inner, scaling = scaled(P if pinned is None else P.folded(pinned))
-    found, system, (loose, dependent) = _solved(inner, iterations, _TIE[like.dtype], Q)
+    found, system, (loose, dependent) = _solved(inner, iterations, _TIE[like.dtype], Q, begin)
     x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
     primal, dual, gap, relative = residuals(P, x, y, z, z_lo, z_hi)
     proven = found.status != int(ProgramStatus.LIMIT)
@@ -235,17 +249,17 @@ def solve_programs(
 
 
 def _solved(
-    P: Program, iterations: int, tie: float, Q: Tensor | None
+    P: Program, iterations: int, tie: float, Q: Tensor | None, begin: Tensor | None
 ) -> tuple[Found, System, tuple[Tensor, Tensor]]:
     """The points; their systems; where they are not unique, and where constraints depend.
 
     What is plain is read off the active set of the dual; the interior point takes the rest.
     """
-    strict = None if Q is None else solve_strictly(P, iterations, tie)
+    strict = None if Q is None else solve_strictly(P, iterations, tie, begin)
     if strict is None:
         if Q is not None:
             require_convex(Q.detach())
-        found = solve(P, iterations)
+        found = solve(P, iterations, begin)
         system = active_system(P, found.active)
         return found, system, system.singular()
     plain, steps, fast = strict
@@ -258,13 +272,38 @@ def _solved(
     assert Q is not None
     require_convex(Q.detach())
     rest = (~done).nonzero().squeeze(-1)
-    slow = solve(P.take(rest), iterations)
+    slow = solve(P.take(rest), iterations, None if begin is None else begin[rest])
     for field in fields(Found):
         getattr(found, field.name)[rest] = getattr(slow, field.name)
     system = ActiveSystem(P.take(rest), slow.active)
     loose[rest], dependent[rest] = system.singular()
     kept = done.nonzero().squeeze(-1)
     return found, Parts([(kept, fast.take(kept)), (rest, system)]), (loose, dependent)
+
+
+def active_of(start: ProgramOutput, P: Program, batch: tuple[int, ...]) -> Tensor:
+    """The inequalities that push in another solution, in the order of this program."""
+    if not isinstance(start, ProgramOutput):
+        raise InputError(
+            f"start must be the record that solve returned, not {type(start).__name__}."
+        )
+    parts = [start.z, start.z_lo, start.z_hi] if P.bounded else [start.z]
+    sizes = [P.h.shape[-1], P.n, P.n]
+    flat = []
+    for part, size in zip(parts, sizes, strict=False):
+        if part.shape[-1] != size:
+            raise InputError(
+                f"start has multipliers of {part.shape[-1]} constraints of a kind of which this "
+                f"program has {size}: start from the record of a program of the same form."
+            )
+        try:
+            flat.append((part.detach() > 0).to(P.c.device).expand(*batch, size).reshape(-1, size))
+        except RuntimeError:
+            raise InputError(
+                f"start has a batch of shape {tuple(part.shape[:-1])}, the program {batch}."
+            ) from None
+    active = torch.cat(flat, -1)
+    return active if active.shape[0] == P.size else active.expand(P.size, -1)
 
 
 def _unfolded(

@@ -52,8 +52,11 @@ class Found:
     iterations: Tensor
 
 
-def solve(P: Program, limit: int) -> Found:
-    """The solutions of a folded and scaled program; its instances leave as they are done."""
+def solve(P: Program, limit: int, begin: Tensor | None = None) -> Found:
+    """The solutions of a folded and scaled program; its instances leave as they are done.
+
+    ``begin`` are inequalities that may be active: where they lead to a solution, that is all.
+    """
     B, device = P.size, P.c.device
     inequalities = P.sides[0].shape[-1]
     best = Found(
@@ -66,12 +69,23 @@ def solve(P: Program, limit: int) -> Found:
         torch.zeros(B, dtype=torch.long, device=device),
     )
     left = torch.arange(B, device=device)
-    part, at = P, start(P)
+    part = P
+    if begin is not None:
+        candidate = polish(P, begin & P.sides[1], _STEPS, _EXACT)
+        arrived = candidate.residual <= _EXACT
+        _keep(best, candidate, left)
+        best.iterations += 1
+        left = (~arrived).nonzero().squeeze(-1)
+        if left.shape[0] == 0:
+            _settle(P, best)
+            return best
+        part = P.take(left)
+    at = start(part)
     # A trial costs factors for each set that it follows: dear where matrices are large and sparse.
-    trials = torch.full((B,), 0 if isinstance(P.Q, Tensor) else 1, device=device)
+    trials = torch.full((part.size,), 0 if isinstance(P.Q, Tensor) else 1, device=device)
     since, closest, nearest = (
         torch.zeros_like(trials),
-        torch.full_like(best.residual, torch.inf),
+        torch.full_like(part.c[:, 0], torch.inf),
         at,
     )
     levels = P.c.new_tensor([*_TRIALS, -1.0, -1.0])
@@ -97,7 +111,7 @@ def solve(P: Program, limit: int) -> Found:
             arrived = torch.zeros_like(done)
             arrived[ready_at] = candidate.residual <= _EXACT
             done = done | arrived
-        best.iterations[left] = iteration + 1
+        best.iterations[left] = iteration + (1 if begin is None else 2)
         ended = done
         no_point = no_bottom = torch.zeros_like(done)
         if iteration % _PROOFS == _PROOFS - 1 or bool(last.any()):

@@ -148,7 +148,7 @@ class StrictSystem:
 
 
 def solve_strictly(
-    P: Program, limit: int, tie: float
+    P: Program, limit: int, tie: float, begin: Tensor | None = None
 ) -> tuple[Candidate, Tensor, StrictSystem] | None:
     """Solutions, where they are beyond doubt, and the system of each; None where there are none.
 
@@ -156,6 +156,7 @@ def solve_strictly(
         P (Program): folded and scaled.
         limit (int): guesses of the active ends, at most.
         tie (float): margins below this are left to the interior point.
+        begin (Tensor, optional): inequalities that may be active, to be tried first.
 
     Returns:
         tuple: the points, their residual infinite where there is a doubt; guesses; the system.
@@ -167,7 +168,11 @@ def solve_strictly(
     if not bool(base.sound.any()):
         return None
     dual = dual_of(P, base)
-    ends, arrived, steps = active_ends(dual, limit)
+    first = None
+    if begin is not None:
+        rows, lower, upper = (v.to(P.c) for v in P.split(begin))
+        first = torch.cat([rows, upper - lower], -1) if P.bounded else rows
+    ends, arrived, steps = active_ends(dual, limit, first)
     system = StrictSystem(P, base, dual.D, ends)
     upper, lower = ends > 0, ends < 0
     end = torch.where(upper, dual.upper, torch.where(lower, dual.lower, 0.0))
