@@ -6,7 +6,9 @@ Each problem is solved with the same number of iterations by every strategy. Tim
 (other load does not count) of forward and backward together, as a multiple of the forward solve
 alone; memory the largest number of bytes alive at once; bias the relative distance to the gradient
 of the solution, which comes from many more iterations, all unrolled in float64, and is checked by
-central differences along random directions.
+central differences along random directions. The classical alternative is a row of its own: the
+smoothed problem, as many iterations of the method that fits it, and a Hessian solve; its bias is
+against the gradient of the solution without smoothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ import legato as lg
 from legato.diagnostics import peak_bytes
 
 ROUNDS = 5
+MU = 0.01
 CPU = torch.device("cpu")
 
 
@@ -40,6 +43,13 @@ class Case:
     iterations: int
     longer: int  # how many times as many iterations the reference takes
     x0: Tensor | None = None
+    smooth_algorithm: lg.Algorithm | None = None  # for the smoothed problem, if not the same
+
+    def smoothed(self, mu: float) -> Case:
+        algorithm = self.smooth_algorithm or self.algorithm
+        return replace(
+            self, problem=lambda theta: lg.smoothed(self.problem(theta), mu), algorithm=algorithm
+        )
 
     def solve(self, theta: Tensor, gradient: lg.GradientStrategy, iterations: int) -> lg.Solution:
         stop = lg.Stop(iterations)
@@ -116,7 +126,18 @@ def total_variation() -> Case:
         iterations=1000,
         longer=10,
         x0=noisy,
+        smooth_algorithm=lg.ForwardBackward(),
     )
+
+
+def contestants(case: Case, theta: Tensor) -> dict[str, tuple[Case, lg.GradientStrategy]]:
+    found = {name: (case, strategy) for name, strategy in strategies(case, theta).items()}
+    curved = not isinstance(case.algorithm, lg.PrimalDual) and isinstance(
+        case.algorithm.geometry, lg.Entropy
+    )
+    solver, name = (lg.GMRES(), "GMRES") if curved else (lg.CG(), "CG")
+    found[f"smoothed(…, {MU}), Implicit({name}())"] = case.smoothed(MU), lg.Implicit(solver)
+    return found
 
 
 def strategies(case: Case, theta: Tensor) -> dict[str, lg.GradientStrategy]:
@@ -154,17 +175,17 @@ def reference(case: Case) -> tuple[Tensor, float]:
 def measure(case: Case) -> dict[str, Any]:
     truth, disagreement = reference(case)
     theta = case.theta.clone().requires_grad_()
-    options = strategies(case, theta)
+    options = contestants(case, theta)
     tasks: dict[str, Task] = {"": lambda: case.value(theta, case.iterations)}
-    for name, strategy in options.items():
-        tasks[name] = lambda s=strategy: _quietly(case, s, theta)
+    for name, (own, strategy) in options.items():
+        tasks[name] = lambda c=own, s=strategy: _quietly(c, s, theta)
     times = take_turns(tasks, ROUNDS)
     seconds = {name: statistics.median(t.processor) / 1e3 for name, t in times.items()}
     point = 8 * case.solve(theta.detach(), lg.Unroll(), 1).x.numel()
     rows = []
-    for name, strategy in options.items():
+    for name, (own, strategy) in options.items():
         peak = peak_bytes(tasks[name], CPU)
-        gradient, solution, said = _quietly(case, strategy, theta)
+        gradient, solution, said = _quietly(own, strategy, theta)
         rows.append(
             {
                 "gradient": name,
@@ -179,7 +200,7 @@ def measure(case: Case) -> dict[str, Any]:
             }
         )
         print(
-            f"  {name:26s} {rows[-1]['times_forward']:6.2f} × forward   "
+            f"  {name:34s} {rows[-1]['times_forward']:6.2f} × forward   "
             f"{peak / 2**20:8.2f} MiB   error {rows[-1]['error']:.1e}   {', '.join(said)}"
         )
     return {

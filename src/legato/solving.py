@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import hidden_values_in_words, is_concrete
+from legato._support.constants import noting
 from legato._support.later import later, put_off
 from legato._support.lazy import lazy
 from legato._support.precision import full_precision
@@ -49,6 +50,10 @@ class Solution:
         algorithm: the algorithm that ran.
         problem: the problem that it solved: an energy's splitting.
         given: the energy or problem as it was given to ``solve``.
+        constant_steps: whether steps follow from what is learned by a norm that was found by
+            iteration, as :func:`~legato.operators.lanczos_norm` does, or by a line search: the
+            derivative of the iterations then counts them as constants. Steps from norms in closed
+            form are differentiated; at a solution no steps matter.
         backward: what happened in the backward pass, filled by ``.backward()``.
 
     >>> energy = lg.SquaredDistance(torch.tensor([3.0, 0.5])) + lg.L1(1.0)
@@ -67,6 +72,7 @@ class Solution:
     algorithm: Algorithm[Any, Any]
     problem: Any
     given: Any
+    constant_steps: bool = False
     backward: Backward = field(default_factory=Backward)
 
     @lazy
@@ -199,7 +205,9 @@ def _solve(
     with full_precision(), hidden_values_in_words("The solve"):
         given = problem
         problem, algorithm = prepare(problem, algorithm)
-        start = _start(algorithm, problem, given, x0)
+        attach = gradient.from_start and torch.is_grad_enabled()
+        with torch.set_grad_enabled(attach), noting() as noted:
+            start = _start(algorithm, problem, given, x0)
         history = Trace() if trace else None
         until = default_stop(gradient, start) if stop is None else stop
         task = Task(problem, algorithm, start, until, history, report, engine)
@@ -218,6 +226,7 @@ def _solve(
         algorithm=algorithm,
         problem=problem,
         given=given,
+        constant_steps=noted.found,
         backward=report,
     )
 
@@ -253,9 +262,10 @@ def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:
             f"No algorithm is known for a {type(problem).__name__}. Pass one, or write the problem "
             "as an energy: a sum of terms."
         )
-    derivable = problem.smooth.lipschitz() is not None and (
-        geometry.modulus(problem.nonsmooth.bounds()) is not None
-    )
+    with torch.no_grad():
+        derivable = problem.smooth.lipschitz() is not None and (
+            geometry.modulus(problem.nonsmooth.bounds()) is not None
+        )
     return ForwardBackward(None if derivable else Backtracking(grow=2.0), geometry)
 
 

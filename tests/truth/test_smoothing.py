@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 from torch import Tensor
 
 import legato as lg
@@ -145,6 +147,54 @@ def test_a_smoothed_saddle_has_the_derivative_of_its_solution(name: str) -> None
         errors = [relative_error(solution(weight, mu), exact) for mu in (1e-1, 1e-2)]
     assert errors[1] < 0.3 * errors[0]
     assert errors[1] < 0.05
+
+
+def test_a_smoothed_potts_model_has_the_derivative_of_its_solution() -> None:
+    """Remark 4: pixels on simplices, weighted edges; the limit is that of a linear programme."""
+    cost, weights = 2 * random(5, 3, 4), 0.1 + 0.2 * random(6, 1, 4).abs()
+
+    def solution(w: Tensor, mu: float, tol: float = 1e-11, **options: Any) -> Tensor:
+        edges = lg.L1() @ lg.Differences((-1,), weights=w)
+        energy = lg.Linear(cost) + lg.Simplex(dim=-2) + edges
+        smooth, algorithm = (
+            lg.smoothed(lg.split(energy), mu),
+            lg.ForwardBackward(None, lg.Entropy()),
+        )
+        return lg.solve(smooth, algorithm, stop=lg.Stop(20000, tol=tol), **options).x
+
+    w, direction, h = weights.clone().requires_grad_(), random(7, 1, 4), 1e-6
+    gradient = lg.Implicit(lg.GMRES(tol=1e-12))
+    (found,) = torch.autograd.grad(solution(w, 0.3, gradient=gradient).square().sum(), w)
+    with torch.no_grad():
+        ends = [solution(weights + s * h * direction, 0.3).square().sum() for s in (1, -1)]
+        expected = (ends[0] - ends[1]) / (2 * h)
+        torch.testing.assert_close((found * direction).sum(), expected, rtol=1e-6, atol=1e-8)
+        assert abs(expected) > 1e-3
+        exact = _labels(cost, weights)
+        errors = [relative_error(solution(weights, mu, 1e-7), exact) for mu in (0.3, 0.05)]
+    assert errors[1] < 0.3 * errors[0]
+    assert errors[1] < 0.12
+
+
+def _labels(cost: Tensor, weights: Tensor) -> Tensor:
+    """min ⟨c, u⟩ + Σ w|u_{i+1} − u_i| with u_i in simplices, by HiGHS."""
+    labels, pixels = cost.shape
+    edges = pixels - 1
+    number = labels * pixels
+    D = np.zeros((labels * edges, number))
+    for label in range(labels):
+        for i in range(edges):
+            D[label * edges + i, label * pixels + i : label * pixels + i + 2] = -1, 1
+    I = np.eye(labels * edges)
+    price = np.tile(weights[0, :edges].numpy(), labels)
+    found = linprog(
+        np.concatenate([cost.flatten().numpy(), price]),
+        np.block([[D, -I], [-D, -I]]),
+        np.zeros(2 * labels * edges),
+        np.hstack([np.tile(np.eye(pixels), labels), np.zeros((pixels, labels * edges))]),
+        np.ones(pixels),
+    )
+    return torch.from_numpy(found.x[:number]).reshape(cost.shape)
 
 
 def _behind(energy: Any) -> tuple[Any, Any]:

@@ -47,8 +47,16 @@ def recall(
 ) -> Tensor:
     """What ``compute`` returned for these entries and this key; where it may not be known: anew.
 
-    It is the caller's own: what is done to it in place does not change what is remembered.
+    It is the caller's own: what is done to it in place does not change what is remembered. It
+    belongs to no graph: one that is kept would keep all that led to it.
     """
+    with torch.no_grad():
+        return _recall(memory, name, tensor, compute, key)
+
+
+def _recall(
+    memory: Memory, name: str, tensor: Tensor, compute: Callable[[], Tensor], key: Hashable
+) -> Tensor:
     if not _may_be_compared(tensor):
         return compute()
     known = memory.get(name)

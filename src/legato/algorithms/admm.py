@@ -12,7 +12,14 @@ from legato._support import tree
 from legato._support.checks import as_number
 from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm
-from legato.algorithms.start import as_step, fitted, mirror_start, neutral, require_positive_step
+from legato.algorithms.start import (
+    as_bound,
+    as_step,
+    fitted,
+    mirror_start,
+    neutral,
+    require_positive_step,
+)
 from legato.errors import InputError, StepError
 from legato.functions import Composed, Function, Scaled, Zero, mirror_prox
 from legato.functions.algebra import scale, terms_of
@@ -112,7 +119,7 @@ class ADMM(Algorithm[Any, Any]):
         )
         begun = self._begin(problem, q, parts, ADMMPoint(x, z, state.u))
         if isinstance(state, ADMMState):  # the multipliers ρu stay
-            ratio = tree.detach(state.rho) / begun.rho.detach()
+            ratio = tree.detach(state.rho) / begun.rho
             begun = begun._replace(u=tree_map(lambda t: _lifted(ratio, t) * t, state.u))
         return begun
 
@@ -134,18 +141,17 @@ class ADMM(Algorithm[Any, Any]):
         like = tree.real_like(tree.leaves(x)[0])
         if self.rho is not None:
             return as_step(self.rho, like)
-        with torch.no_grad():
-            L = q.lipschitz()
-            if L is None:
-                raise StepError(
-                    f"No rho can be derived: the Lipschitz constant of {q!r} is unknown. Give ADMM "
-                    "one, e.g. rho=1.0."
-                )
-            L = torch.as_tensor(L).detach().to(like).amax()
-            squares = [K.norm(x).to(like).amax() ** 2 for K, _ in parts]
-            total = torch.stack(squares).sum()
-            one = torch.ones_like(total)
-            return torch.where(L > 0, L, one) / torch.where(total > 0, total, one)
+        L = q.lipschitz()
+        if L is None:
+            raise StepError(
+                f"No rho can be derived: the Lipschitz constant of {q!r} is unknown. Give ADMM "
+                "one, e.g. rho=1.0."
+            )
+        L = as_bound(L, like).amax()
+        squares = [K.norm(x).to(like).amax() ** 2 for K, _ in parts]
+        total = torch.stack(squares).sum()
+        one = torch.ones_like(total)
+        return torch.where(L > 0, L, one) / torch.where(total > 0, total, one)
 
     # --- iteration --------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from legato._support.checks import as_number
 from legato._support.tree import Var, tree_map
 from legato.algorithms.base import Algorithm
 from legato.algorithms.resolvent import prepared, require_resolvent, resolved
-from legato.algorithms.start import as_step, fitted, mirror_start, require_positive_step
+from legato.algorithms.start import as_bound, as_step, fitted, mirror_start, require_positive_step
 from legato.errors import InputError
 from legato.functions import mirror_prox
 from legato.functions.prox import has_prox
@@ -147,11 +147,10 @@ def require_two_proxes(problem: Any, who: str) -> None:
 
 
 def derived_step(given: Any, problem: Composite, x: Var) -> Tensor:
-    """The step that was given, else 1/L_f, detached; 1 where f has no L, or is flat."""
+    """The step that was given, else 1/L_f; 1 where f has no L, or is flat."""
     like = tree.real_like(tree.leaves(x)[0])
     if given is not None:
         return as_step(given, like)
-    with torch.no_grad():
-        L = problem.smooth.lipschitz()
-        L = torch.as_tensor(1.0 if L is None else L).detach().to(like).amax()
-        return 1 / torch.where(L > 0, L, torch.ones_like(L))
+    L = problem.smooth.lipschitz()
+    L = as_bound(1.0 if L is None else L, like).amax()
+    return 1 / torch.where(L > 0, L, torch.ones_like(L))

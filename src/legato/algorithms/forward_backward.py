@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number, holds, is_concrete, may_be_differentiated
+from legato._support.constants import held_constant
 from legato._support.later import later
 from legato._support.lazy import lazy
 from legato._support.momentum import next_t
@@ -19,6 +20,7 @@ from legato._support.tree import Var, tree_map
 from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm, SplitStep, is_euclidean
 from legato.algorithms.start import (
+    as_bound,
     as_step,
     constant_where_coupled,
     fitted,
@@ -206,6 +208,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         if isinstance(self.step_size, Backtracking):
             ones = one_for_each(problem, x, self.geometry.coupled)
             move = partial(self._move, problem, y)
+            held_constant(problem, self.step_size)
             return self.step_size.scaled(problem, self.geometry, y, x, ones, move)
         if self.step_size is None:
             return self._derived_step(problem, x)
@@ -230,7 +233,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         room = 1.0
         if isinstance(self.inertia, float | int):
             room = min(1.0, 1.98 * (1 - self.inertia))  # α < 2(1 − β)/L
-        L = torch.as_tensor(L).detach().to(tree.real_like(tree.leaves(x)[0]))
+        L = as_bound(L, tree.leaves(x)[0])
         L = constant_where_coupled(L, problem.nonsmooth, x)
         return room * modulus / torch.where(L > 0, L, torch.ones_like(L))
 
@@ -249,7 +252,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
         else:
             beta = self.inertia or 0.0
             most, condition, named = 2 * (1 - beta), "2(1 − β)/L", f"β = {beta:g}"
-        too_large = torch.as_tensor(self.step_size * L) > most * (1 + 1e-6)  # type: ignore[operator]
+        too_large = torch.as_tensor(self.step_size * L).detach() > most * (1 + 1e-6)  # type: ignore[operator]
         if not holds(~too_large):
             largest = as_number(torch.as_tensor(L).amax())
             raise StepError(

@@ -16,6 +16,7 @@ from legato._support.later import later
 from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.base import Algorithm, is_euclidean
 from legato.algorithms.start import (
+    as_bound,
     as_step,
     constant_where_coupled,
     fitted,
@@ -185,13 +186,13 @@ class PrimalDual(Algorithm[Saddle, Any]):
         return AveragedState(primal, dual, x, y, steps, x, y, number)
 
     def _derive_steps(self, problem: Saddle, x: Var, image: Var) -> Steps:
-        """Detached from the data; a learned ``balance`` keeps its gradient."""
+        """Attached to what they follow from, so far as norms are (see ``Operator.norm``)."""
         like = tree.leaves(x)[0]
         L = self._lipschitz(problem, like)
         if self.precondition:
             return self._diagonal_steps(problem, x, image, L)
         K = problem.operator.norm(x) if self.norm is None else self.norm
-        K = as_step(K, like)
+        K = as_bound(K, like)
         K = torch.where(K > 0, K, torch.ones_like(K))  # K = 0 couples nothing: any step will do
         if self.tau is not None and self.sigma is not None:
             later(partial(self._require_stable, problem, K, L))
@@ -201,17 +202,17 @@ class PrimalDual(Algorithm[Saddle, Any]):
         K_x, K_y = self._for_primal(problem, K), self._for_dual(problem, K)
         dual = problem.conjugate
         if self.tau is not None:
-            tau = as_step(self.tau, like)
+            tau = as_bound(self.tau, like)
             room = m / tau - L
             if not holds(room > 0):
                 raise StepError(
                     f"tau = {as_number(tau.amax()):g} must be below 1/L_f = "
                     f"{m / as_number(L.amax()):g}."
                 )
-            least = as_number(room.amin()) if room.ndim else room
+            least = room.amin() if room.ndim else room
             return Steps(tau, tree_map(lambda k: n * least / k**2, K_y))
         if self.sigma is not None:
-            sigma = as_step(self.sigma, like)
+            sigma = as_bound(self.sigma, like)
             most = sigma.amax()
             bound = constant_where_coupled(most * K_x**2 / n + L, problem.nonsmooth, x)
             return Steps(m / bound, sigma)
@@ -244,7 +245,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
                     "‖K‖², or the constant, as in Smooth(callable, constant=L)."
                 )
             L = 0.0
-        return as_step(L, like)
+        return as_bound(L, like)
 
     def _moduli(self, problem: Saddle) -> tuple[Any, Any]:
         return (
@@ -287,10 +288,9 @@ class PrimalDual(Algorithm[Saddle, Any]):
     def _diagonal_steps(self, problem: Saddle, x: Var, image: Var, L: Tensor) -> Steps:
         """τ_j = 1/(Σ_i|K_ij|/r + L_f) and σ_i = 1/(r Σ_j|K_ij|), equal where a prox couples."""
         m, n = self._require_moduli(problem)
-        with torch.no_grad():
-            absolute = problem.operator.absolute()
-            columns = tree_map(torch.abs, absolute.adjoint(tree_map(torch.ones_like, image)))
-            rows = tree_map(torch.abs, absolute(tree_map(torch.ones_like, x)))
+        absolute = problem.operator.absolute()
+        columns = tree_map(torch.abs, absolute.adjoint(tree_map(torch.ones_like, image)))
+        rows = tree_map(torch.abs, absolute(tree_map(torch.ones_like, x)))
         return Steps(
             _diagonal(problem.nonsmooth, columns, 1 / self.balance, L, m),
             _diagonal(problem.conjugate, rows, self.balance, 0.0, n),

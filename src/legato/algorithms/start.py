@@ -144,6 +144,12 @@ def require_sound_mirror(geometry: Geometry, y: Var, who: str) -> None:
         )
 
 
+def as_bound(value: Any, like: Tensor) -> Tensor:
+    """A constant or norm as a tensor beside ``like``, in its graph: iterates depend on steps."""
+    like = tree.real_like(like)
+    return value.to(like) if isinstance(value, Tensor) else as_step(value, like)
+
+
 def as_step(value: Any, like: Tensor) -> Tensor:
     """A given step as a tensor beside ``like``; a number needs no copy, which none captures."""
     like = tree.real_like(like)

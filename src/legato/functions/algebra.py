@@ -295,8 +295,7 @@ class Scaled(Function):
 
     def lipschitz(self) -> Tensor | float | None:
         constant = self.function.lipschitz()
-        factor = self.factor.detach() if isinstance(self.factor, Tensor) else self.factor
-        return None if constant is None else factor * constant
+        return None if constant is None else self.factor * constant
 
     def prox_couples(self) -> tuple[int, ...]:
         return self.function.prox_couples()
@@ -417,7 +416,7 @@ class Shifted(Function):
 
     def bounds(self) -> tuple[Any, Any]:
         lo, hi = pair = self.function.bounds()
-        return pair if _is_unbounded(pair) else (lo + self.c.detach(), hi + self.c.detach())
+        return pair if _is_unbounded(pair) else (lo + self.c, hi + self.c)
 
     @property
     def is_smooth(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from legato._support.checks import as_number
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.functions.base import Function
@@ -57,7 +58,7 @@ class Separable(Function):
             constant = block.lipschitz()
             if constant is None or (isinstance(constant, Tensor) and constant.ndim):
                 return None
-            largest = max(largest, constant, key=float)
+            largest = max(largest, constant, key=as_number)
         return largest
 
     def range_projector(self, y: Var) -> Callable[[Var], Var] | None:

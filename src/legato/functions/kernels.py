@@ -74,7 +74,7 @@ class BregmanTerm(Function):
     def lipschitz(self) -> Tensor | float | None:
         if not isinstance(self.geometry, Euclidean):
             return None
-        return self.weight.detach() if isinstance(self.weight, Tensor) else self.weight
+        return self.weight
 
     def prox_parts(self, geometry: Geometry) -> ProxParts:
         if not same_geometry(self.geometry, geometry):
@@ -170,7 +170,7 @@ class SquaredDistance(Function):
         return diagonal_hessian(self.weight, x)
 
     def lipschitz(self) -> Tensor | float:
-        return self.weight.detach() if isinstance(self.weight, Tensor) else self.weight
+        return self.weight
 
     def prox_parts(self, geometry: Geometry) -> ProxParts:
         if not isinstance(geometry, Euclidean):

@@ -60,7 +60,7 @@ class Huber(Function):
         return diagonal_hessian(self.weight * curved, x)
 
     def lipschitz(self) -> Tensor | float:
-        return self.weight.detach() if isinstance(self.weight, Tensor) else self.weight
+        return self.weight
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return (y.abs() - self.delta * (1 + step * self.weight)).abs()

@@ -40,7 +40,7 @@ def _square(norm: Tensor) -> Tensor:
     lost = (norm > 0) & ((square < smallest) | torch.isinf(square))
     if not holds(~lost):
         raise StepError(
-            f"‖A‖ = {float(norm[lost].flatten()[0]):g}, but its square is no number of "
+            f"‖A‖ = {float(norm.detach()[lost].flatten()[0]):g}, but its square is no number of "
             f"{norm.dtype}, so no step fits. Divide the data by such a number, or use float64."
         )
     return square
@@ -74,7 +74,7 @@ class _DataTerm(Function):
         """‖A‖² times a bound of the loss's curvature, one for each element of a batch."""
         axes = self.operator.coupled
         if isinstance(bound, Tensor):
-            bound = largest_over(bound.detach(), bound.ndim if axes is None else axes[1])
+            bound = largest_over(bound, bound.ndim if axes is None else axes[1])
         square = _square(self.operator.norm(self.start()))
         return expand_over(bound * square, 0 if axes is None else axes[0])
 

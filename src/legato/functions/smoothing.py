@@ -95,9 +95,7 @@ class SmoothAbsolute(Function):
         return torch.diag_embed(self.weight * self.mu**2 * (x * x + self.mu**2) ** -1.5)
 
     def lipschitz(self) -> Tensor | float:
-        weight = self.weight.detach() if isinstance(self.weight, Tensor) else self.weight
-        mu = self.mu.detach() if isinstance(self.mu, Tensor) else self.mu
-        return weight / mu
+        return self.weight / self.mu
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -168,4 +166,4 @@ class SmoothGroups(Function):
 
 
 def _largest(bound: Tensor | float) -> Tensor | float:
-    return bound.detach().amax() if isinstance(bound, Tensor) else bound
+    return bound.amax() if isinstance(bound, Tensor) else bound

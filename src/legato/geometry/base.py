@@ -203,8 +203,10 @@ def exp_limit(dtype: torch.dtype) -> float:
     return 88.0 if dtype == torch.float32 else 709.0
 
 
-def largest_bound(bounds: tuple[Any, Any]) -> float | None:
-    """The largest upper end as a number, None where it is infinite."""
+def largest_bound(bounds: tuple[Any, Any]) -> Tensor | float | None:
+    """The largest upper end, attached where it is learned, None where it is infinite."""
     hi = bounds[1]
     top = float(hi.detach().amax()) if isinstance(hi, Tensor) else float(hi)
-    return top if 0 < top < float("inf") else None
+    if not 0 < top < float("inf"):
+        return None
+    return hi.amax() if isinstance(hi, Tensor) and hi.requires_grad else top

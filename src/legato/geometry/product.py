@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._support.checks import as_number
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.geometry.base import Geometry
@@ -46,7 +47,7 @@ class Product(Geometry):
     def modulus(self, bounds: tuple[Any, ...]) -> Tensor | float | None:
         pairs = bounds if isinstance(bounds[0], tuple) else (bounds,) * len(self.blocks)
         moduli = self._each(lambda g, pair: g.modulus(pair), pairs)
-        return None if None in moduli else min(moduli, key=float)
+        return None if None in moduli else min(moduli, key=as_number)
 
     def mirror(self, x: Var) -> Var:
         return self._each(lambda g, x: g.mirror(x), x)

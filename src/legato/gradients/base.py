@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -117,6 +117,9 @@ class GradientStrategy(ABC):
 
     Reference: Section 4 of Ochs et al. (2016).
     """
+
+    from_start: ClassVar[bool] = True
+    """Whether the derivative goes back to where the iteration starts, and to its steps."""
 
     @abstractmethod
     def differentiate(self, task: Task) -> Run:

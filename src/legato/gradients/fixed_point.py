@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,6 +63,8 @@ class FixedPointGradient(GradientStrategy):
     A member says how the system is solved, in :meth:`adjoint`.
     Reference: Section 4.3 of Ochs et al. (2016), with errata 8 and 13.
     """
+
+    from_start: ClassVar[bool] = False
 
     @abstractmethod
     def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:

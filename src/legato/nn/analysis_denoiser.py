@@ -68,7 +68,8 @@ class AnalysisDenoiser(SolverLayer):
 
     Filters are combinations of the DCT basis without its constant, so their mean over each channel
     is zero whatever is learned; they start as that basis. λ_k = exp(·) is learned, too. Primal–dual
-    steps are derived from a bound of the filters' norm, detached.
+    steps are derived from a bound of the filters' norm, which is found by iteration: the derivative
+    counts it as a constant, and ``solve(y).solution.constant_steps`` says so.
 
     Defaults: ``size=5``, ``channels=1``, ``iterations=100``, ``weight=0.02``, ``balance=0.3``.
 
@@ -199,6 +200,8 @@ class AnalysisDenoiser(SolverLayer):
                 dual_geometry=geometry, balance=self.balance, norm=self._norm_for(operator, image)
             )
             done = self._solve(problem, algorithm, image if x0 is None else x0)
+            attached = self.gradient.from_start and torch.is_grad_enabled()
+            done.constant_steps = attached and self.coefficients.requires_grad
             return AnalysisDenoiserOutput(problem, done, image)
 
     def _require_image(self, image: Tensor) -> None:

@@ -159,7 +159,8 @@ class _ConstrainedLeastSquares(SolverLayer):
         if not (entropic and isinstance(operator, Dense)):
             return None
         # In double precision, where squares of small entries are not zero.
-        columns = operator.matrix.detach().double().square().sum(-2).amax(-1)
+        matrix = operator.matrix if self.gradient.from_start else operator.matrix.detach()
+        columns = matrix.double().square().sum(-2).amax(-1)
         step = 1 / torch.where(columns > 0, columns, torch.ones_like(columns))
         step = step.to(operator.matrix.dtype)
         return step if step.ndim == 0 else step.unsqueeze(-1)

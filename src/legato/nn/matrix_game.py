@@ -133,7 +133,7 @@ class MatrixGame(SolverLayer):
             geometry=Entropy(),
             dual_geometry=Entropy(),
             average=self.average,
-            norm=payoffs.detach().abs().amax((-2, -1)),
+            norm=payoffs.abs().amax((-2, -1)),
         )
         if x0 is None:
             x0 = payoffs.new_full(payoffs.shape[:-1], 1 / payoffs.shape[-2])

@@ -68,7 +68,7 @@ class SparseCoding(SolverLayer):
     .. math:: z = \arg\min_z\; \tfrac12‖y − Dz‖² + λ‖z‖₁ \quad (z ≥ 0 \text{ if nonnegative})
 
     Atoms are the columns of D; they have norm one whatever is learned, for λ could be evaded by
-    long ones. λ = exp(·) is learned, too. The steps' size is held fixed in the derivative.
+    long ones. λ = exp(·) is learned, too.
 
     Defaults: ``weight=0.1``, ``iterations=100``.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.constants import held_constant
 from legato._support.holding import Holder, short
 from legato._support.products import times_tensor
 from legato._support.tree import Var, tree_map
@@ -52,17 +53,18 @@ class Operator(Holder, ABC):
         return None
 
     def norm(self, like: Var | None = None) -> Tensor:
-        """An upper bound of ‖K‖, never attached to a graph.
+        """An upper bound of ‖K‖, attached to the graph where it is known in closed form.
 
         Where K differs along batch axes (see ``coupled``), it has their shape. Operators that know
         their norm ignore ``like``. The default estimates it on inputs shaped
-        like ``like`` by :func:`lanczos_norm`.
+        like ``like`` by :func:`lanczos_norm`, which is a constant for derivatives.
         """
         if like is None:
             raise InputError(
                 f"{type(self).__name__} does not know its norm in closed form. Call norm(like=x) "
                 "with an example input, or override norm()."
             )
+        held_constant(self)
         return lanczos_norm(self, like)
 
     def absolute(self) -> Operator:
@@ -269,7 +271,8 @@ class Composition(Operator):
         if self.inner.coupled is not None and self.outer.coupled is not None:
             made, seen = self.inner.coupled[1], self.outer.coupled[0]
             inner, outer = max(0, seen - made), max(0, made - seen)
-        return common_norms([(self.outer, between, outer), (self.inner, like, inner)]).prod(0)
+        norms = common_norms([(self.outer, between, outer), (self.inner, like, inner)])
+        return norms[0] * norms[1]
 
     def __repr__(self) -> str:
         return f"{self.outer!r} @ {self.inner!r}"
@@ -344,7 +347,7 @@ class Scaled(Operator):
     @property
     def _size(self) -> Tensor | float:
         """|c|."""
-        return self.scale.detach().abs() if isinstance(self.scale, Tensor) else abs(self.scale)
+        return self.scale.abs() if isinstance(self.scale, Tensor) else abs(self.scale)
 
     def __repr__(self) -> str:
         return f"{short(self.scale)} * {self.operator!r}"

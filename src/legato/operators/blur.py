@@ -109,4 +109,4 @@ class Blur(Operator):
         return self._filter().norm(one)
 
     def absolute(self) -> Operator:
-        return Blur(self.kernel.detach().abs(), self.boundary)
+        return Blur(self.kernel.abs(), self.boundary)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from legato._support.checks import require_tensor
+from legato._support.checks import may_be_differentiated, require_tensor
+from legato._support.constants import held_constant
 from legato._support.tree import Var, real_dtype, real_like
 from legato.errors import InputError
 from legato.operators.base import Operator, by_parts, lanczos_norm
+from legato.operators.eigenvalue import largest_eigenvalue, root
 
 _CORRELATE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -142,7 +144,6 @@ class Convolution(Operator):
         at_start = torch.cat([tail, inner.new_zeros(shape)], dim=axis)
         return inner + at_end + at_start
 
-    @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
         """The supremum of the symbol's norm, from samples (Bernstein: error factor 1/cos).
 
@@ -151,20 +152,17 @@ class Convolution(Operator):
         """
         axes = len(self._size)
         if self.boundary == "mirror":
-            proven = Convolution(self.kernel).norm() * math.sqrt(2**axes)
             if like is None:
-                return proven
-            one = real_like(like.detach()) if not self.kernel.is_complex() else like.detach()
-            one = one.reshape(-1, *like.shape[-axes - 1 :])[:1]
-            found = lanczos_norm(Convolution(self.kernel.detach(), "mirror"), one, accuracy=0.05)
-            return torch.minimum(found, proven)
+                return Convolution(self.kernel).norm() * math.sqrt(2**axes)
+            held_constant(self)
+            return self._mirrored_norm(like.detach())
         exact = self.boundary == "circular" and like is not None
         if like is not None and exact:
             shape = tuple(like.shape[-axes:])
         else:
             shape = tuple(max(_GRID[axes] * (k - 1), 1) for k in self._size)
         spatial = tuple(range(2, 2 + axes))
-        kernel = self.kernel.detach()
+        kernel = self.kernel
         if kernel.is_complex():
             symbol = torch.fft.fftn(
                 _wrapped(kernel.to(torch.complex128), shape), s=shape, dim=spatial
@@ -178,8 +176,16 @@ class Convolution(Operator):
                 top = top / math.cos(math.pi * (k - 1) / 2 / n)
         return top.to(real_dtype(kernel.dtype)) * (1 + 8 * torch.finfo(kernel.dtype).eps)
 
+    @torch.no_grad()
+    def _mirrored_norm(self, like: Tensor) -> Tensor:
+        axes = len(self._size)
+        one = like if self.kernel.is_complex() else real_like(like)
+        one = one.reshape(-1, *like.shape[-axes - 1 :])[:1]
+        found = lanczos_norm(Convolution(self.kernel.detach(), "mirror"), one, accuracy=0.05)
+        return torch.minimum(found, Convolution(self.kernel).norm() * math.sqrt(2**axes))
+
     def absolute(self) -> Operator:
-        return Convolution(self.kernel.detach().abs(), self.boundary)
+        return Convolution(self.kernel.abs(), self.boundary)
 
 
 def _wrapped(kernel: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -200,5 +206,11 @@ def _largest_singular_value(matrices: Tensor) -> Tensor:
         else matrices.mH @ matrices
     )
     if gram.shape[-1] == 1:
-        return gram.real.amax().sqrt()
-    return torch.linalg.eigvalsh(gram)[..., -1].amax().clamp(min=0).sqrt()
+        return root(gram.real.amax())
+    tops = torch.linalg.eigvalsh(gram.detach())[..., -1]
+    found = root(tops.amax().clamp(min=0))
+    if not may_be_differentiated(gram):
+        return found
+    # Of two frequencies ±ω, which are alike, either has the derivative.
+    attached = root(largest_eigenvalue(gram.index_select(0, tops.argmax().reshape(1))).clamp(min=0))
+    return found + (attached - attached.detach())[0]

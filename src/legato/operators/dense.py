@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import is_concrete, may_be_differentiated, require_tensor
+from legato._support.constants import held_constant
 from legato._support.memory import Memory, recall
 from legato._support.tree import Var, real_dtype
 from legato.errors import InputError
 from legato.operators.base import Operator, by_parts, lanczos_norm
+from legato.operators.eigenvalue import largest_eigenvalue, root
 
 _EXACT_UP_TO = 512
 """Smaller side of a matrix up to which an eigenvalue decomposition is cheaper than Lanczos."""
@@ -116,34 +119,50 @@ class Dense(Operator):
             return _symmetric_product(A, A)
         return recall(self._memory, "gram", A, lambda: _symmetric_product(A, A))
 
-    @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
-        """‖A‖₂; for a batch of matrices one norm each."""
-        return recall(self._memory, "norm", self.matrix, self._compute_norm)
+        """‖A‖₂; for a batch of matrices one norm each. Attached where it is exact."""
+        A = self.matrix
+        found = recall(self._memory, "norm", A, self._compute_norm)
+        if not may_be_differentiated(A):
+            return found
+        if self._is_large:
+            held_constant(A)
+            return found
+        attached = self._scaled_norm(A, lambda gram: root(largest_eigenvalue(gram).clamp(min=0)))
+        return found + (attached - attached.detach())  # the same number as without a graph
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and files begin without a memory."""
         return self.__dict__ | {"_memory": {}}
 
+    @property
+    def _is_large(self) -> bool:
+        return self.matrix.ndim == 2 and min(self.matrix.shape) > _EXACT_UP_TO
+
     def _compute_norm(self) -> Tensor:
         A = self.matrix.detach()
-        if A.ndim == 2 and min(A.shape) > _EXACT_UP_TO:
+        if self._is_large:
             return lanczos_norm(Dense(A), A[0])
+        return self._scaled_norm(
+            A, lambda gram: torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
+        )
+
+    @staticmethod
+    def _scaled_norm(A: Tensor, of_gram: Callable[[Tensor], Tensor]) -> Tensor:
         # Squares of very large and very small entries are no numbers of this precision.
-        size = A.abs().amax((-2, -1), keepdim=True)
+        size = A.detach().abs().amax((-2, -1), keepdim=True)
         size = torch.where(size > 0, size, torch.ones_like(size))
         A = A / size
         gram = A @ A.mH if A.shape[-2] <= A.shape[-1] else A.mH @ A
         # LAPACK refuses what is no number, GPUs do not; here its norm is none either.
         sound = torch.isfinite(gram)
-        values = torch.linalg.eigvalsh(torch.where(sound, gram, 0.0).to(_WIDE[A.dtype]))[..., -1]
-        top = values.clamp(min=0).sqrt().to(size.dtype) * size[..., 0, 0]
+        values = of_gram(torch.where(sound, gram, 0.0).to(_WIDE[A.dtype]))
+        top = values.to(size.dtype) * size[..., 0, 0]
         top = torch.where(sound.all(-1).all(-1), top, torch.nan)
-        top = top * (1 + 8 * torch.finfo(A.dtype).eps)  # an upper bound despite rounding
-        return top
+        return top * (1 + 8 * torch.finfo(A.dtype).eps)  # an upper bound despite rounding
 
     def absolute(self) -> Operator:
-        return Dense(self.matrix.detach().abs())
+        return Dense(self.matrix.abs())
 
 
 def _apply(A: Tensor, x: Tensor) -> Tensor:

@@ -39,12 +39,11 @@ class Diagonal(Operator):
     def adjoint(self, y: Var) -> Var:
         return entrywise(self, self.entries.conj(), y)
 
-    @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
-        return largest_over(self.entries.detach().abs(), 1)
+        return largest_over(self.entries.abs(), 1)
 
     def absolute(self) -> Operator:
-        return Diagonal(self.entries.detach().abs())
+        return Diagonal(self.entries.abs())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -146,11 +146,10 @@ class Differences(Operator):
             total = term if total is None else total + term
         return total
 
-    @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
         bound = 2 * math.sqrt(len(self._offsets))
         if isinstance(self.weights, Tensor):
-            return bound * largest_over(self.weights.detach().abs(), self._axes + 1)
+            return bound * largest_over(self.weights.abs(), self._axes + 1)
         scale = 1.0 if self.weights is None else abs(self.weights)
         if like is None:
             return torch.tensor(bound * scale)
@@ -159,7 +158,7 @@ class Differences(Operator):
     def absolute(self) -> Operator:
         weights = self.weights
         if weights is not None:
-            weights = weights.detach().abs() if isinstance(weights, Tensor) else abs(weights)
+            weights = weights.abs() if isinstance(weights, Tensor) else abs(weights)
         return _Sums(weights=weights, offsets=self._offsets)
 
 

@@ -11,6 +11,7 @@ from legato._support.checks import require_tensor
 from legato._support.tree import Var, largest_over, real_like, square
 from legato.errors import InputError
 from legato.operators.base import Operator
+from legato.operators.eigenvalue import root
 from legato.operators.sampling import as_mask, require_axis, require_trailing
 
 
@@ -109,9 +110,8 @@ class Fourier(Operator):
             )
         return (maps.conj() * images).sum(-self._axes - 1)
 
-    @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
         if self.coils is None:
             return torch.tensor(1.0) if like is None else real_like(like).new_ones(())
-        strength = square(self.coils.detach()).sum(-self._axes - 1)
-        return largest_over(strength, self._axes).sqrt() * (1 + 8 * torch.finfo(strength.dtype).eps)
+        strength = square(self.coils).sum(-self._axes - 1)
+        return root(largest_over(strength, self._axes)) * (1 + 8 * torch.finfo(strength.dtype).eps)

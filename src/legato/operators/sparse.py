@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import outside_transforms
+from legato._support.constants import held_constant
 from legato._support.memory import Memory, recall
 from legato._support.tree import Var, real_dtype
 from legato.errors import InputError
@@ -150,9 +151,9 @@ class Sparse(Operator):
                 f"vector has shape {tuple(v.shape)}."
             )
 
-    @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
-        """‖A‖₂, at most 1 % too large; remembered until an entry changes."""
+        """‖A‖₂, at most 1 % too large; remembered until an entry changes, and never attached."""
+        held_constant(self)
         return recall(
             self._memory, "norm", self.values, lambda: lanczos_norm(self.detached(), self.start())
         )
@@ -169,7 +170,7 @@ class Sparse(Operator):
         return new
 
     def absolute(self) -> Sparse:
-        return self.of(self.values.detach().abs())
+        return self.of(self.values.abs())
 
     def to_dense(self) -> Tensor:
         """The matrix with its zeros, in the graph of its values."""

@@ -68,7 +68,7 @@ def norm_bound(K: Operator, x: Var, seed: int = 0) -> Measured:
         with torch.no_grad():
             for tensor in held:
                 tensor.mul_(factor)
-        bound, true = K.norm(x).double(), true_norm(K, x)
+        bound, true = K.norm(x).detach().double(), true_norm(K, x)
         true = true if bound.ndim else true.amax()
         ratio = torch.where(true > 0, bound / true, torch.inf)
         hold("norm is an upper bound", [(1 - ratio).amax()], _rounding(x), look)

@@ -213,7 +213,8 @@ def default_base(problem: Composite | Saddle) -> ForwardBackward | PrimalDual:
     """The algorithm whose step T is, where none was given: with a line search if need be."""
     if isinstance(problem, Saddle):
         return PrimalDual()
-    known = problem.smooth.lipschitz() is not None
+    with torch.no_grad():
+        known = problem.smooth.lipschitz() is not None
     return ForwardBackward(None if known else Backtracking())
 
 

@@ -117,4 +117,4 @@ class ConvexSpline(Function):
         return sum_beyond(found + indicator(size - slopes[..., -1]), batch)
 
     def lipschitz(self) -> Tensor | float:
-        return self.curvatures.detach().amax(-1)
+        return self.curvatures.amax(-1)

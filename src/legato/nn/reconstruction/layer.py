@@ -93,7 +93,8 @@ class Reconstruction(SolverLayer):
 
     The derivative is that of ``gradient``: ``Unroll()`` for that of the iterations, whose number is
     then part of the model, ``Implicit()`` and its kin for that of the solution, with a memory that
-    does not grow with the iterations. Steps are derived from norms, detached.
+    does not grow with the iterations. Steps are derived from norms; the derivative counts those
+    that are found by iteration as constants, and ``solution.constant_steps`` says so.
 
     Defaults: ``ridge=0.0``, ``iterations=100``, ``balance=30.0``.
 
