@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/paper_items.md").read_text(encoding="utf-8")
-COUNTS = {"Equation": 24, "Example": 8, "Algorithm": 3, "Remark": 4, "Figure": 8, "Table": 1}
-ROWS = re.findall(r"^\| (\w+ \(?\d+\)?) \| (.+) \| (.+) \| `(.+)` \|$", PAGE, re.MULTILINE)
+# What the paper's source numbers, in its order, with its own labels: every numbered environment but
+# the sections, by which the page is ordered.
+NUMBERED = json.loads((Path(__file__).parent / "paper_numbering.json").read_text(encoding="utf-8"))
+ROW = re.compile(r"^\| (\w+ \(?\d+\)?) \| (.+) \| (.+) \| `(.+)` \|$", re.MULTILINE)
+ROWS = ROW.findall(PAGE)
 
 
 def test_every_item_of_the_paper_has_its_row():
-    found = [item for item, *_ in ROWS]
-    expected = [
-        f"{kind} ({n})" if kind == "Equation" else f"{kind} {n}"
-        for kind, count in COUNTS.items()
-        for n in range(1, count + 1)
+    """In the section where the paper has it, and in its order."""
+    sections = re.split(r"^## Section (\d+)$", PAGE, flags=re.MULTILINE)[1:]
+    found = [
+        (int(section), item)
+        for section, text in zip(sections[::2], sections[1::2], strict=True)
+        for item, *_ in ROW.findall(text)
     ]
-    assert sorted(found) == sorted(expected)
+    expected = [(entry["section"], named(entry)) for entry in NUMBERED]
+    assert found == expected
     assert len(ROWS) == len(re.findall(r"^\| (?!item|---)", PAGE, re.MULTILINE))
+
+
+def test_numbers_run_from_one():
+    kinds = {entry["kind"] for entry in NUMBERED}
+    assert kinds == {"Equation", "Example", "Algorithm", "Remark", "Figure", "Table"}
+    for kind in kinds:
+        numbers = [entry["number"] for entry in NUMBERED if entry["kind"] == kind]
+        assert numbers == list(range(1, len(numbers) + 1))
+    labels = [entry["label"] for entry in NUMBERED if entry["label"]]
+    assert len(set(labels)) == len(labels)
+
+
+def named(entry):
+    number = entry["number"]
+    return (
+        f"{entry['kind']} ({number})"
+        if entry["kind"] == "Equation"
+        else f"{entry['kind']} {number}"
+    )
 
 
 def test_every_name_exists():
@@ -55,7 +80,5 @@ def test_every_test_exists():
             for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
             if isinstance(node, ast.FunctionDef)
         }
-        assert name in defined if name else any(n.startswith("test_") for n in defined), (
-            item,
-            test,
-        )
+        assert name.startswith("test_"), (item, test)
+        assert name in defined, (item, test)
