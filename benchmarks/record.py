@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ __all__ = ["provenance", "record"]
 
 
 def record(path: Path, results: dict[str, Any], device: str = "cpu") -> None:
-    """Write results with their provenance."""
+    """Write results with their provenance, and how busy the machine was beside them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(provenance(device) | results, indent=1) + "\n")
+    load = {"load_average": [round(load, 1) for load in os.getloadavg()]}
+    path.write_text(json.dumps(provenance(device) | load | results, indent=1) + "\n")

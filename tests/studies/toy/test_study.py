@@ -121,6 +121,13 @@ def test_the_readme_quotes_the_committed_results():
         assert cells[method] == expected
 
 
+def test_coupled_derivatives_by_hand(quick):
+    """What is differentiated without smoothing has the closed form; μ cannot have it."""
+    for row in quick.coupled:
+        smoothed = row.method.startswith("Smoothed")
+        assert row.error > 5e-4 if smoothed else row.error < 1e-7
+
+
 def test_committed_figures_exist_and_are_small():
     shown = sorted((COMMITTED / "figures").glob("*.png"))
     assert len(shown) == 11

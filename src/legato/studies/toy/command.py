@@ -48,6 +48,9 @@ def toy(
     4 the errors of all methods after 5 to 200 back-iterations at θ = 0.3,
     5 the same at θ = 0, within the Clarke subdifferential,
     6 min over [0, 1] of θx: the number of iterations is the smoothing.
+
+    Smoothing stands beside the other gradients of total variation and of a
+    Potts model as well, with derivatives known by hand.
     """
     with reporting_errors():
         from legato.console.runs import RunFolder

@@ -17,7 +17,7 @@ def report(results: ToyResults, console: Console) -> None:
     notes = Table.grid(padding=(0, 1))
     for sentence in _differences(results):
         notes.add_row("•", Text(sentence))
-    for part in (_comparison(results), _kink(results), notes):
+    for part in (_comparison(results), _kink(results), _coupled(results), notes):
         console.print(part)
         console.print()
 
@@ -76,6 +76,17 @@ def _kink(results: ToyResults) -> Table:
             shown = (panels[TRUNCATED].gradient, panels[FORWARD].gradient, last)
             cells += [f"{value / found.toy.slope_at_kink():.3f}" for value in shown]
         table.add_row(*cells, f"{limit / some.toy.slope_at_kink():.3f}")
+    return table
+
+
+def _coupled(results: ToyResults) -> Table:
+    names = list(dict.fromkeys(row.problem for row in results.coupled))
+    table = _table(f"Relative errors where entries are coupled, N = {FORWARD}")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for method in dict.fromkeys(row.method for row in results.coupled):
+        errors = {r.problem: r.error for r in results.coupled if r.method == method}
+        table.add_row(method, *(printed_like(errors[name], "1.0e-1") for name in names))
     return table
 
 

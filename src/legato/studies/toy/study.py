@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from legato.errors import InputError
+from legato.studies.toy.coupled import CoupledRow, compare_coupled
 from legato.studies.toy.example import KINK, SETS, SMOOTH, Toy
 from legato.studies.toy.kink import KinkRow, approach, limits
 from legato.studies.toy.methods import (
@@ -55,7 +56,7 @@ class Settings:
     @property
     def stages(self) -> int:
         """How often ``run`` reports."""
-        return 5 * len(self.sets) + 1
+        return 5 * len(self.sets) + 2
 
     @property
     def backs(self) -> tuple[int, ...]:
@@ -93,6 +94,7 @@ class ToyResults:
     settings: Settings
     sets: dict[str, SetResults]
     nonunique: list[StepCurve]
+    coupled: list[CoupledRow]
 
     def record(self) -> dict[str, Any]:
         """The numbers worth keeping, for results.json."""
@@ -104,6 +106,7 @@ class ToyResults:
                 {"iterations": c.iterations, "steepest_slope": max(map(abs, c.slope))}
                 for c in self.nonunique
             ],
+            "coupled": [asdict(row) for row in self.coupled],
         }
 
 
@@ -113,7 +116,8 @@ def run(settings: Settings, advance: Advance = lambda what: None) -> ToyResults:
     advance("the example without a unique solution")
     points = 401 if settings.quick else 1001
     nonunique = [step_curve(n, 3.0, points) for n in (1, 3, 10, 30, 100)]
-    return ToyResults(settings, sets, nonunique)
+    advance("smoothing where entries are coupled")
+    return ToyResults(settings, sets, nonunique, compare_coupled())
 
 
 def _study(toy: Toy, settings: Settings, advance: Advance) -> SetResults:
