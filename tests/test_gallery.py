@@ -84,7 +84,7 @@ def test_the_gallery_is_complete() -> None:
         "nnls_deconvolution matrix_game sparse_coding iterations_smooth boundary truncation "
         "forward_reverse ergodic choose_gradient own_function own_geometry own_operator "
         "own_algorithm portfolio deblurring tomography mri poisson quantile_regression "
-        "matrix_completion"
+        "matrix_completion shortest_path control learned_constraints"
     )
     assert {f"plot_{idea}" for idea in ideas.split()} <= {page.stem for page in PAGES}
     assert {page.parent.name for page in PAGES} == {*SECTIONS}
