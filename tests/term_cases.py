@@ -300,3 +300,22 @@ case(
     parameters=(one(0.8),),
     feasible=_free,
 )
+
+# --- sums that have one prox ----------------------------------------------------------------------
+
+case(
+    lg.functions.Successive,
+    build=lambda w, hi: (lg.L1(w) + lg.Box(-0.4, hi), E),
+    parameters=(W, 0.5 + W),
+    feasible=lambda s: _free(s).clamp(min=-0.4).minimum(0.5 + W),
+    model=lambda x: (
+        a * cp.sum(cp.multiply(_np(W), cp.abs(x))) + _sq(x),
+        [x >= -0.4, x <= _np(0.5 + W)],
+    ),
+)
+case(
+    lg.functions.Successive,
+    build=lambda w: (lg.GroupL1(w) + lg.NonNegative(), E),
+    parameters=(V,),
+    feasible=lambda s: _free(s).clamp(min=0),
+)

@@ -48,7 +48,8 @@ def split(
 
     1. g gets one term with a closed-form prox in ``geometry`` (a constraint rather than a norm),
        and the linear and quadratic terms and multiples of that geometry's ψ, which any prox
-       absorbs: quadratic ones only with one number as weight where the prox couples entries.
+       absorbs: quadratic ones only with one number as weight where the prox couples entries. It
+       takes the terms that have a known prox together, such as norms and bounds of single entries.
     2. f gets the other terms with a gradient, composed ones included.
     3. The rest goes behind the operator: h(Kx), with K a stack and h separable if they are several.
        Each needs a prox of its conjugate in ``dual_geometry`` (Euclidean).
@@ -70,6 +71,8 @@ def split(
         parts = [block for part in parts for block in part.blocks()]
     geometry = fitting_geometry(energy) if geometry is None else geometry
     core = _core(parts, geometry)
+    if core is not None:
+        parts, core = _with_others(core, parts, geometry)
     absorbed = [p for p in parts if p is not core and _is_absorbed(p, core, geometry)]
     others = [p for p in parts if p is not core and p not in absorbed]
     smooth = [p for p in others if p.term.is_smooth]
@@ -181,16 +184,42 @@ def _core(parts: list[_Part], geometry: Geometry) -> _Part | None:
         if not p.composed and not p.term.is_smooth and has_prox(p.function, geometry)
     ]
 
-    def rank(part: _Part) -> tuple[bool, str]:
-        # Names, not the order given; inside a transform the numbers in them cannot be read.
-        name = repr(part.function) if is_concrete() else type(part.function).__name__
-        return not is_constraint(part.function), name
-
     best = None
     for part in found:  # min(…, key=…) does not go through torch.compile
-        if best is None or rank(part) < rank(best):
+        if best is None or _rank(part) < _rank(best):
             best = part
     return best
+
+
+def _rank(part: _Part) -> tuple[bool, str]:
+    """By names, not by the order given; inside a transform the numbers in them cannot be read."""
+    name = repr(part.function) if is_concrete() else type(part.function).__name__
+    return not is_constraint(part.function), name
+
+
+def _with_others(core: _Part, parts: list[_Part], geometry: Geometry) -> tuple[list[_Part], _Part]:
+    """The core with the other terms that it has one prox with, and the parts with it as one."""
+    if not isinstance(geometry, Euclidean):
+        return parts, core
+    left, joined = [p for p in parts if p is not core], [core]
+    while True:  # the first that fits, by rank: whatever the order in which they are written
+        more = None
+        for part in left:
+            if part.composed or part.term.is_smooth or not has_prox(part.function, geometry):
+                continue
+            whole = functools.reduce(add, (p.function for p in (*joined, part)))
+            if has_prox(whole, geometry) and (more is None or _rank(part) < _rank(more)):
+                more = part
+        if more is None:
+            break
+        joined.append(more)
+        left = [p for p in left if p is not more]
+    if len(joined) == 1:
+        return parts, core
+    # In the order of writing, so that it reads like the energy.
+    whole = functools.reduce(add, (p.function for p in parts if any(p is j for j in joined)))
+    found = _Part(whole, core.operator)
+    return [found if p is core else p for p in parts if p is core or p in left], found
 
 
 def _is_absorbed(part: _Part, core: _Part | None, geometry: Geometry) -> bool:

@@ -20,6 +20,7 @@ NOT_A_TERM = {
     "Nuclear": "a cone of matrices: held against cvxpy by the laws of proxes",
     "PositiveSemidefinite": "a cone of matrices: held against cvxpy by the laws of proxes",
     "SCAD": "not convex: no solver gives its minimiser",
+    "Successive": "what sums of the other terms become",
     "SecondOrderCone": "without a size of its own: held against cvxpy by the laws of proxes",
     "SpectralBall": "a cone of matrices: held against cvxpy by the laws of proxes",
     "SoftMaximum": "powers: held against closed forms and scipy",

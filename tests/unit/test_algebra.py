@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_said():
     with pytest.raises(errors.InputError, match=r"torch\.as_tensor"):
         lg.L1() @ np.eye(3)
     with pytest.raises(errors.InputError, match="no closed-form prox"):
-        (lg.L1() + lg.NonNegative()).prox(X)
+        (lg.Simplex() + lg.L2Ball()).prox(X)
     with pytest.raises(errors.MissingConjugateError, match="not known in closed form"):
         lg.LeastSquares(MATRIX, randn(5)).conjugate()(randn(4))
 

@@ -24,6 +24,7 @@ from legato.functions.smoothing import LogBarrier, SmoothAbsolute
 from legato.functions.sorted_l1 import SortedL1
 from legato.functions.sparse_group import SparseGroupL1
 from legato.functions.spectral import Nuclear, SpectralBall
+from legato.functions.sums import Successive
 from legato.functions.variation import IsotropicTV
 from legato.functions.variation_1d import TotalVariation1D
 
@@ -78,6 +79,7 @@ __all__ = [
     "SpectralBall",
     "SquaredDistance",
     "SquaredNorm",
+    "Successive",
     "Sum",
     "TotalVariation1D",
     "Tsallis",

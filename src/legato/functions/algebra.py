@@ -120,8 +120,10 @@ class Sum(Function):
     .. math:: f(x) = \sum_j f_j(x)
 
     It is smooth if all terms are. It has a prox if at most one term needs an entry of the table;
-    the others are linear or multiples of the geometry's own ψ, which any prox absorbs.
-    Reference: Combettes and Pesquet (2011), Table 10.1.
+    the others are linear or multiples of the geometry's own ψ, which any prox absorbs. Norms and
+    bounds of single entries count as one term, also before groups that are kept from falling below
+    zero, and after :class:`Monotone` and :class:`TotalVariation1D` where they are alike for all.
+    Reference: Combettes and Pesquet (2011), Table 10.1; Yu (2013).
 
     >>> g = lg.L1(1.0) + lg.Linear(torch.ones(2))
     >>> g, g(torch.tensor([1.0, -2.0]))
@@ -190,24 +192,36 @@ class Sum(Function):
         return tuple(d for term in self.terms for d in term.prox_couples())
 
     def prox_parts(self, geometry: Geometry) -> ProxParts:
-        core, factor, epsilon = _nothing(), None, None
+        cores: list[tuple[Function, Any]] = []
+        epsilon = None
         shifts: tuple[tuple[Any, Any], ...] = ()
         for term in self.terms:
             part = term.prox_parts(geometry)
             if not _is_zero(part.core):
-                if not _is_zero(core):
-                    raise InputError(
-                        f"{core!r} + {part.core!r} has no closed-form prox: a sum may hold one "
-                        "prox-friendly term besides linear ones and multiples of the geometry's "
-                        "own kernel. Give the energy to legato.solve, which splits it, or move one "
-                        "of them to the smooth term or behind the operator of a Saddle problem "
-                        "(L1 + NonNegative is AsymmetricL1(-inf, weight))."
-                    )
-                core, factor = part.core, part.scale
+                cores.append((part.core, part.scale))
             shifts = shifts + part.shifts
             if part.epsilon is not None:
                 epsilon = part.epsilon if epsilon is None else epsilon + part.epsilon
-        return ProxParts(core, factor, shifts, epsilon)
+        if len(cores) < 2:
+            core, factor = cores[0] if cores else (_nothing(), None)
+            return ProxParts(core, factor, shifts, epsilon)
+        return ProxParts(self._joined(cores, geometry), None, shifts, epsilon)
+
+    def _joined(self, cores: list[tuple[Function, Any]], geometry: Geometry) -> Function:
+        """One term for several, where their sum has a closed form."""
+        from legato.functions.sums import together  # which imports this module
+
+        found = together(cores) if isinstance(geometry, Euclidean) else None
+        if found is None:
+            raise InputError(
+                f"{' + '.join(repr(core) for core, _ in cores)} has no closed-form prox: a sum may "
+                "hold one prox-friendly term besides linear ones and multiples of the geometry's "
+                "own kernel, or a sum that is known, such as norms and bounds of single entries "
+                "(L1 + L1, L1 + Box), L1 + GroupL1, or Monotone + NonNegative. Give the energy to "
+                "legato.solve, which splits it, or move one of them to the smooth term or behind "
+                "the operator of a Saddle problem."
+            )
+        return found
 
     def smoothed(self, mu: Tensor | float) -> Function:
         return sum((term.smoothed(mu) for term in self.terms[1:]), self.terms[0].smoothed(mu))
