@@ -63,7 +63,7 @@ def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
         "L1Ball": (_vector, lambda t: lg.L1Ball(t["w"]), ENTRIES),
         "SortedL1": (_vector, lambda t: lg.SortedL1(_falling(t["w"])), ENTRIES),
         "SparseGroupL1": (_vector, lambda t: lg.SparseGroupL1(t["w"], 0.3), ENTRIES),
-        "Successive": (_vector, lambda t: lg.L1(t["w"]) + lg.Box(-1.0, 1.0), ENTRIES),
+        "Successive": (_vector, lambda t: fn.Successive(lg.L1(t["w"]), lg.Box(-1.0, 1.0)), ENTRIES),
         "AffineSet": (_flat, lambda t: lg.AffineSet(t["A"], t["b"]), {}),
         "Halfspaces": (_half, lambda t: lg.Halfspaces(t["a"], t["beta"]),
                        {"permuted": {"x": (-1,), "a": (-1,)}}),
