@@ -296,14 +296,14 @@ def active_of(start: ProgramOutput, P: Program, batch: tuple[int, ...]) -> Tenso
                 f"start has multipliers of {part.shape[-1]} constraints of a kind of which this "
                 f"program has {size}: start from the record of a program of the same form."
             )
+        pushing = (part.detach() > 0).to(P.c.device)
         try:
-            flat.append((part.detach() > 0).to(P.c.device).expand(*batch, size).reshape(-1, size))
+            flat.append(pushing.expand(*batch, size).reshape(P.size, size))
         except RuntimeError:
             raise InputError(
                 f"start has a batch of shape {tuple(part.shape[:-1])}, the program {batch}."
             ) from None
-    active = torch.cat(flat, -1)
-    return active if active.shape[0] == P.size else active.expand(P.size, -1)
+    return torch.cat(flat, -1)
 
 
 def _unfolded(
