@@ -4,8 +4,9 @@
 
 ``judged.md`` says of each survivor of a run which test has been written for it, or why it is
 equivalent. Each one that is not is made again in the library of today, in a copy, by its line and
-its change, and the test that is named runs against it; before that, all of them without any mutant.
-What is not found any more, because the line is another one now, is counted by itself.
+its change, and the test that is named runs against it; what fails has to pass without the mutant.
+What is not found any more, because the line is another one now, is counted by itself. An interrupted
+count goes on where it was.
 """
 
 from __future__ import annotations
@@ -79,6 +80,12 @@ def examine(tree: Tree, row: dict[str, str], cpu: float) -> dict[str, Any]:
     return result
 
 
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tree", type=Path, default=Path("/tmp/legato-recount"))
@@ -90,14 +97,26 @@ def main() -> None:
     tree = Tree(HERE.parents[1], options.tree)
     os.environ["NUMBA_CACHE_DIR"] = str(options.tree.with_suffix(".kernels"))
     warm_up()
+    log = options.tree.with_suffix(".jsonl")
+    known = {line["verdict"]: line for line in _lines(log)}
     results = []
     for row in rows():
         kind = row["verdict"].partition(" ")[0].rstrip(":")
         began, result = time.time(), {**row, "made": 0}
+        if (
+            kind == "test"
+            and row["verdict"] in known
+            and known[row["verdict"]]["text"] == row["text"]
+        ):
+            results.append(known[row["verdict"]])
+            continue
         if kind == "test":
-            sound, _ = runs(tree, row["verdict"], options.seconds)
-            result = {**examine(tree, row, options.seconds), "passes without it": sound == 0}
+            result = examine(tree, row, options.seconds)
+            sound = result["caught"] and runs(tree, row["verdict"], options.seconds)[0] == 0
+            result["passes without it"] = bool(sound)
         results.append({**result, "kind": kind, "seconds": round(time.time() - began, 1)})
+        with log.open("a") as out:
+            out.write(json.dumps(results[-1], ensure_ascii=False) + "\n")
         print(json.dumps(results[-1], ensure_ascii=False), flush=True)
     tested = [r for r in results if r["kind"] == "test"]
     caught = [r for r in tested if 0 < r["made"] == r["caught"] and r["passes without it"]]
