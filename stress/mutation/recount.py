@@ -5,8 +5,8 @@
 ``judged.md`` says of each survivor of a run which test has been written for it, or why it is
 equivalent. Each one that is not is made again in the library of today, in a copy, by its line and
 its change, and the test that is named runs against it; what fails has to pass without the mutant.
-What is not found any more, because the line is another one now, is counted by itself. An interrupted
-count goes on where it was.
+What is not found any more, because the line is another one now, is counted by itself. A count that
+was interrupted goes on where it was.
 """
 
 from __future__ import annotations
