@@ -16,7 +16,7 @@ from legato._support.checks import as_number, holds
 from legato._support.tree import Var, tree_map
 from legato.errors import InputError, StepError
 from legato.functions import Function
-from legato.geometry import Burg, Entropy, Geometry
+from legato.geometry import Burg, Entropy, Geometry, Interval, Polyhedral
 from legato.problems import Composite
 
 _DOUBLINGS = 60
@@ -151,6 +151,7 @@ class Backtracking:
         batch = _batch_of(last)
         value = f.values(x, batch)
         visible = _visible(value, self._for_each(self.unit, last, "unit").reshape(value.shape))
+        digits = _digits(geometry, x, batch)
         alpha = last * self.grow
         found = torch.zeros_like(value, dtype=torch.bool)
         for attempt in range(self.most):
@@ -184,7 +185,7 @@ class Backtracking:
                 excess = torch.where(readable, excess, tree.inner(turn, unit, batch))
                 allowed = torch.where(readable, allowed, room)
             found = found | ((excess <= allowed) & (allowed < torch.inf))
-            found = found | _is_rounding(change, x, batch)  # it says nothing about the step
+            found = found | (_largest(change, batch) <= digits)  # it says nothing about the step
             if self.grow > 1 and bool(found.all()):
                 # Where f is linear nothing holds steps back, until they leave all numbers behind.
                 found = found & _is_inside(geometry, moved, found)
@@ -284,6 +285,22 @@ def _stays_mobile(geometry: Geometry, trial: Var, x: Var, batch: int) -> Tensor 
 def _visible(value: Tensor, unit: Tensor) -> Tensor:
     """The size from which a difference of values can be told from rounding."""
     return torch.finfo(value.dtype).eps ** 0.5 * (unit + value.abs())
+
+
+def _digits(geometry: Geometry, x: Var, batch: int) -> Tensor:
+    """The change of x that rounding makes.
+
+    Points near 0 in a polyhedron or interval are known to the digits that its sides leave.
+    """
+    eps = torch.finfo(tree.leaves(x)[0].dtype).eps
+    size = _largest(x, batch)
+    if isinstance(geometry, Polyhedral) and isinstance(x, Tensor):
+        lengths = torch.linalg.vector_norm(geometry.A.detach(), dim=-1).to(x)
+        away = geometry.slack(x) / torch.where(lengths > 0, lengths, 1.0)
+        size = torch.maximum(size, _largest(away, batch))
+    if isinstance(geometry, Interval) and isinstance(x, Tensor):
+        size = torch.maximum(size, _largest((geometry.hi - geometry.lo) + 0 * x, batch))
+    return 8 * eps * size
 
 
 def _is_rounding(change: Var, x: Var, batch: int) -> Tensor:
