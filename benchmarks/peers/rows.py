@@ -51,7 +51,7 @@ _NEWTON = ("Newton, OneStep, tol 1e-6", "Newton, OneStep, tol 1e-10")
 
 TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     "lasso": {
-        "legato": _IMPLICIT,
+        "legato": (*_IMPLICIT, *_NEWTON),
         "jaxopt": (
             *_PROXIMAL_GRADIENT,
             "ProximalGradient unrolled, 500",
@@ -62,14 +62,14 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "celer": ("celer, tol 1e-10", "scikit-learn, tol 1e-10"),
     },
     "elastic_net": {
-        "legato": _IMPLICIT,
+        "legato": (*_IMPLICIT, *_NEWTON),
         "jaxopt": _PROXIMAL_GRADIENT,
         "torchopt": _FISTA,
         "cvxpylayers": ("Clarabel",),
         "celer": ("celer, tol 1e-10", "scikit-learn, tol 1e-10"),
     },
     "weighted_lasso": {
-        "legato": _IMPLICIT,
+        "legato": (*_IMPLICIT, *_NEWTON),
         "jaxopt": _PROXIMAL_GRADIENT,
         "torchopt": _FISTA,
         "cvxpylayers": ("Clarabel",),
@@ -94,7 +94,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "cvxpylayers": ("Clarabel",),
     },
     "nnls": {
-        "legato": _IMPLICIT,
+        "legato": (*_IMPLICIT, *_NEWTON),
         "jaxopt": ("ProjectedGradient, default", "ProjectedGradient, tol 1e-8"),
         "proxsuite": _QPLAYER,
         "cvxpylayers": ("default solver", "SCS, eps 1e-8", _BY_LSMR, "Clarabel"),

@@ -73,11 +73,10 @@ def _simplex_projection(t: dict[str, Tensor], seen: Seen) -> Any:
     return lambda theta: lg.prox(lg.Simplex(), lg.Euclidean(), theta, 1.0)
 
 
-def _batched(problem: str, geometry: Any, gradient: Any, stop: lg.Stop, inertia: Any = None):  # type: ignore[no-untyped-def]
+def _batched(problem: str, geometry: Any, gradient: Any, stop: lg.Stop, algorithm: Any = None):  # type: ignore[no-untyped-def]
+    algorithm = algorithm or lg.ForwardBackward(geometry=geometry, inertia=_MOMENTUM)
+
     def prepare(t: dict[str, Tensor], seen: Seen) -> Any:
-        algorithm = lg.ForwardBackward(
-            geometry=geometry, inertia=_MOMENTUM if inertia is None else inertia
-        )
 
         def run(A: Tensor | lg.Dense, b: Tensor) -> Tensor:
             inside = lg.NonNegative() if problem == "nnls" else lg.Simplex()
@@ -136,12 +135,14 @@ def _few(problem: str):  # type: ignore[no-untyped-def]
 
 def _newton(problem: str) -> dict[str, Any]:
     """At its solution one step of Newton's method has the exact derivative."""
-    return {
-        f"Newton, OneStep, tol {name}": _regression(
-            problem, lg.OneStep(), lg.Stop(100, tol=tol), algorithm=lg.Newton()
-        )
-        for name, tol in {"1e-6": 1e-6, "1e-10": 1e-10}.items()
-    }
+
+    def made(tol: float) -> Any:
+        how: tuple[Any, ...] = lg.OneStep(), lg.Stop(100, tol=tol)
+        if problem == "nnls":
+            return _batched(problem, lg.Euclidean(), *how, algorithm=lg.Newton())
+        return _regression(problem, *how, algorithm=lg.Newton())
+
+    return {f"Newton, OneStep, tol {name}": made(float(name)) for name in ("1e-6", "1e-10")}
 
 
 _TOLERANCES = {"Implicit, tol 1e-4": 1e-4, "Implicit, tol 1e-6": 1e-6, "Implicit, tol 1e-10": 1e-10}
@@ -154,7 +155,7 @@ METHODS: Methods = {
     problem: {
         name: _regression(problem, *_tolerance(tol), inertia) for name, tol in _TOLERANCES.items()
     }
-    | (_newton(problem) if problem in ("ridge", "logistic") else {})
+    | _newton(problem)
     for problem, inertia in {
         "lasso": None,
         "elastic_net": None,
@@ -179,7 +180,8 @@ METHODS: Methods = {
     "nnls": {
         name: _batched("nnls", lg.Euclidean(), *_tolerance(tol))
         for name, tol in _TOLERANCES.items()
-    },
+    }
+    | _newton("nnls"),
     "tv1d": {
         "TotalVariation, Unroll 2000": _total_variation("tv1d", 2000, lg.Unroll()),
         "TotalVariation, Implicit 2000": _total_variation("tv1d", 2000, _FLAT),

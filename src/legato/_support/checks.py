@@ -129,6 +129,21 @@ def holds(condition: Tensor | bool) -> bool:
     return not is_concrete() or taken_for_granted(condition) or bool(condition.all())
 
 
+def numbers_are_cheap(like: Tensor) -> bool:
+    """Whether 0-dim tensors beside ``like`` may be read in every step, and nobody looks on.
+
+    On a CPU a number costs less than the operations that a tensor of one entry takes. What is
+    recorded, transformed or differentiated forwards needs the tensor.
+    """
+    return (
+        like.device.type == "cpu"
+        and is_concrete()
+        and forward_ad._current_level < 0
+        and torch._C._get_tracing_state() is None
+        and not (torch._C._len_torch_dispatch_stack() and is_recorded())
+    )
+
+
 def require_tensor(value: Any, name: str, kind: str = "a tensor") -> None:
     """Refuse arrays, lists and sparse tensors, with the call that makes a tensor of them."""
     if isinstance(value, Tensor):

@@ -67,6 +67,13 @@ def sub_scaled(x: Var, alpha: Any, direction: Var) -> Var:
     return torch.sub(x, direction, alpha=alpha)
 
 
+def as_numbers(steps: Any) -> Any:
+    """Steps whose tensors of no axes, where nothing is learned, are numbers; others stay."""
+    if isinstance(steps, Tensor):
+        return steps if steps.ndim or steps.requires_grad else steps.item()
+    return rebuilt(steps, map(as_numbers, steps)) if isinstance(steps, tuple) else steps
+
+
 def divide(x: Var, by: Any) -> Var:
     """x / by; a tuple of numbers goes with a tuple of variables."""
     if isinstance(by, tuple):

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, holds, is_concrete, may_be_differentiated
+from legato._support.checks import (
+    as_number,
+    holds,
+    is_concrete,
+    may_be_differentiated,
+    numbers_are_cheap,
+)
 from legato._support.constants import held_constant
 from legato._support.later import later
 from legato._support.lazy import lazy
@@ -69,8 +75,10 @@ class Nesterov:
                 f"restart must be True, False or a number of iterations, not {self.restart!r}."
             )
 
-    def advance(self, t: Tensor) -> Tensor:
-        """t_{k+1}."""
+    def advance(self, t: Any) -> Any:
+        """t_{k+1}, of a number or of a tensor."""
+        if not isinstance(t, Tensor):
+            return next_t(t)
         return (t * t + 0.25).sqrt() + 0.5
 
     @lazy
@@ -271,37 +279,47 @@ class ForwardBackward(Algorithm[Composite, Any]):
             new = self._move(problem, state.mirror, gradient, self.step_size)
             return MirrorState(self.geometry.attach_drift(state.mirror, new))
         y, x, derived = state
-        gradient = problem.smooth.grad(x)
         if isinstance(self.step_size, Backtracking):
+            gradient = problem.smooth.grad(x)
             move = partial(self._move, problem, y, gradient)
             derived = self.step_size.search(problem, self.geometry, y, x, gradient, derived, move)
-        new = self._move(problem, y, gradient, self._size(derived))
+            new = self._move(problem, y, gradient, derived)
+        else:
+            size = self._size(derived)
+            size = tree.as_numbers(size) if numbers_are_cheap(derived) else size
+            half = problem.smooth.descend(y, size, x)
+            new = mirror_prox(problem.nonsmooth, self.geometry, half, size)
         return ForwardBackwardState(new, self.geometry.unmirror(new), derived)
 
     def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:
         inertia = _RESTARTED if self.inertia is None else self.inertia
         ahead, t = self._ahead(state)
-        gradient = problem.smooth.grad(self.geometry.unmirror(ahead))
-        new = self._move(problem, ahead, gradient, self._size(state.step))
+        size = self._size(state.step)
+        size = tree.as_numbers(size) if numbers_are_cheap(state.t) else size
+        half = problem.smooth.descend(ahead, size, self.geometry.unmirror(ahead))
+        new = mirror_prox(problem.nonsmooth, self.geometry, half, size)
         x = self.geometry.unmirror(new)
         if isinstance(inertia, Nesterov) and inertia.restart:
             if inertia.restart is True:
-                anew = _turned(ahead, new, self.solution(state), x, t)
+                turn: Any = _turn(ahead, new, self.solution(state), x, state.t)
+                anew = (turn if isinstance(t, Tensor) else turn.item()) > 0
             else:
                 anew = t > inertia.longest
-            t = torch.where(anew, 1.0, t)
+            t = t.masked_fill(anew, 1.0) if isinstance(t, Tensor) else 1.0 if anew else t
+        if not isinstance(t, Tensor):
+            t = state.t.new_full((), t)
         return InertialState(new, x, state.step, state.mirror, t)
 
-    def _ahead(self, state: InertialState) -> tuple[Var, Tensor]:
-        """Where momentum leads from here, and the next t."""
+    def _ahead(self, state: InertialState) -> tuple[Var, Any]:
+        """Where momentum leads from here, and the next t, which may be a number."""
         inertia = _RESTARTED if self.inertia is None else self.inertia
+        t: Any = state.t
+        beta: Any = inertia
         if isinstance(inertia, Nesterov):
-            t = inertia.advance(state.t)
-            beta: Any = (state.t - 1) / t
-        else:
-            t, beta = state.t, inertia
-        ahead = tree_map(lambda a, b: _added(a, beta, a - b), state.mirror, state.previous)
-        return ahead, t
+            now = tree.as_numbers(t) if numbers_are_cheap(t) else t
+            t = inertia.advance(now)
+            beta = (now - 1) / t
+        return tree_map(partial(_beyond, beta), state.previous, state.mirror), t
 
     def _size(self, derived: Tensor) -> Any:
         """The step in use: the user's own (perhaps learned) tensor, or the derived one."""
@@ -427,20 +445,27 @@ def _require_composite(problem: Any) -> None:
         )
 
 
-def _turned(ahead: Var, new: Var, before: Var, after: Var, like: Tensor) -> Tensor:
-    """Whether ⟨ahead − new, after − before⟩ > 0, summed down to the shape of the momentum's t.
+def _turn(ahead: Var, new: Var, before: Var, after: Var, like: Tensor) -> Tensor:
+    """⟨ahead − new, after − before⟩, summed down to the shape of the momentum's t.
 
     A tensor, so that neither a GPU nor a transform has to read it.
     """
     with torch.no_grad():
         force, move = tree_map(torch.sub, ahead, new), tree_map(torch.sub, after, before)
         pairs = zip(tree.leaves(force), tree.leaves(move), strict=True)
-        parts = [tree.product(f, m).sum_to_size(like.shape) for f, m in pairs]
-        return sum(parts[1:], parts[0]) > 0
+        parts = [_inner(f, m, like.shape) for f, m in pairs]
+        return sum(parts[1:], parts[0])
 
 
-def _added(a: Tensor, beta: Any, direction: Tensor) -> Tensor:
-    """a + β·direction."""
+def _inner(a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
+    """Re⟨a, b⟩, summed down to ``shape``."""
+    if not shape and not a.is_complex():
+        return torch.dot(a.reshape(-1), b.reshape(-1))
+    return tree.product(a, b).sum_to_size(shape)
+
+
+def _beyond(beta: Any, before: Tensor, now: Tensor) -> Tensor:
+    """now + β(now − before)."""
     if isinstance(beta, Tensor):
-        return torch.addcmul(a, beta, direction)
-    return torch.add(a, direction, alpha=beta)
+        return torch.addcmul(now, beta, now - before)
+    return torch.lerp(before, now, 1 + beta)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, holds, is_concrete
+from legato._support.checks import as_number, holds, is_concrete, numbers_are_cheap
 from legato._support.later import later
 from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.base import Algorithm, is_euclidean
@@ -312,8 +312,10 @@ class PrimalDual(Algorithm[Saddle, Any]):
             pair, _ = self._move(problem, state, x, y, Steps(self.tau, self.sigma))
             primal = self.geometry.attach_drift(state.primal, pair.primal)
             return MirrorPair(primal, self.dual_geometry.attach_drift(state.dual, pair.dual))
-        tau, sigma = self._sizes(state.steps)
-        pair, x_new = self._move(problem, state, state.x, state.y, Steps(tau, sigma))
+        steps = self._sizes(state.steps)
+        if numbers_are_cheap(tree.leaves(state.x)[0]):
+            steps = tree.as_numbers(steps)
+        pair, x_new = self._move(problem, state, state.x, state.y, steps)
         y_new = self.dual_geometry.unmirror(pair.dual)
         if not isinstance(state, AveragedState):
             return PrimalDualState(pair.primal, pair.dual, x_new, y_new, state.steps)

@@ -12,7 +12,7 @@ from torch import Tensor
 from legato._support.checks import require_tensor
 from legato._support.holding import Holder
 from legato._support.products import times_tensor
-from legato._support.tree import Var, leaves, sum_beyond
+from legato._support.tree import Var, leaves, sub_scaled, sum_beyond
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.curvature import hessian_by_autograd
 from legato.geometry import Euclidean, Geometry
@@ -120,6 +120,10 @@ class Function(Holder):
             f"{type(self).__name__} is not smooth: it has a prox, not a gradient. Pass it as the "
             "nonsmooth term, or replace it by legato.smoothed(problem, mu)."
         )
+
+    def descend(self, y: Var, step: Any, x: Var) -> Var:
+        """y − step·∇f(x), in fewer operations where there is a way."""
+        return sub_scaled(y, step, self.grad(x))
 
     @property
     def is_smooth(self) -> bool:

@@ -140,12 +140,17 @@ def mirror_prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
 
 
 def prox_argument(g: Function, geometry: Geometry, y: Var, alpha: Any) -> tuple[Function, Var, Any]:
-    """The core whose entry gives the prox of g, with the argument and step it is called with."""
+    """The core whose entry gives the prox of g, with the argument and step it is called with.
+
+    Where there is no core, the step is the one that was given.
+    """
     core, scale, shifts, epsilon = g.prox_parts(geometry)
     for factor, c in shifts:  # α may be a tuple, one step a block
         y = tree.sub_scaled(y, map_steps(partial(operator.mul, factor), alpha), c)
     if epsilon is not None:
         y = tree.divide(y, map_steps(lambda a: 1 + a * epsilon, alpha))
+        if isinstance(core, Zero):  # whose prox sees no step
+            return core, y, alpha
         alpha = map_steps(lambda a: a / (1 + a * epsilon), alpha)
     if scale is not None:
         alpha = map_steps(lambda a: a * scale, alpha)
@@ -299,9 +304,10 @@ def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
     """Projection onto the simplex: subtract the threshold that makes the positive part sum to 1."""
     y = g.on_an_axis(y)
     y = y - y.detach().amax(g.dim, keepdim=True)  # projections do not see constants; rounding does
-    threshold = simplex_threshold(y.detach(), g.dim)
+    of = _of_more_than_one if y.shape[g.dim] == 3 else simplex_threshold
+    threshold = of(y.detach(), g.dim)
     if not may_be_differentiated(y):
-        return torch.clamp(y - threshold, min=0)
+        return torch.clamp(y - threshold, 0, 1)
     support = ~(y.detach() <= threshold)  # so that NaN stays NaN
     total = torch.where(support, y, torch.zeros_like(y)).sum(g.dim, keepdim=True)
     threshold = (total - 1) / support.sum(g.dim, keepdim=True)
@@ -309,8 +315,13 @@ def _(g: Simplex, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 
 
 def simplex_threshold(y: Tensor, dim: int) -> Tensor:
-    """τ with Σ max(y − τ, 0) = 1, which is the largest (y₍₁₎ + … + y₍ₖ₎ − 1)/k of the sorted y."""
+    """τ with Σ max(y − τ, 0) = 1, which is the largest (y₍₁₎ + … + y₍ₖ₎ − 1)/k of the sorted y.
+
+    The largest entry of y has to be 0.
+    """
     count = y.shape[dim]
+    if count == 3:
+        return _of_more_than_one(y, dim).clamp(min=-1)
     if count <= 4:  # exchanging neighbours is several times faster than a sort of so few
         parts = list(y.unbind(dim))
         for last in range(count - 1, 0, -1):
@@ -327,6 +338,15 @@ def simplex_threshold(y: Tensor, dim: int) -> Tensor:
     shape[dim] = -1
     rank = torch.arange(1, count + 1, device=y.device, dtype=y.dtype).reshape(shape)
     return ((ordered.cumsum(dim) - 1) / rank).amax(dim, keepdim=True)
+
+
+def _of_more_than_one(y: Tensor, dim: int) -> Tensor:
+    """max_k (y₍₁₎ + … + y₍ₖ₎ − 1)/k over k = 2, 3, of three entries of which the largest is 0.
+
+    Where it is below −1, the threshold of the simplex, no other entry is above it.
+    """
+    of_all = y.mean(dim, keepdim=True) - 1 / 3
+    return torch.maximum(of_all, torch.lerp(of_all, y.amin(dim, keepdim=True), -0.5))
 
 
 # --- entropies ------------------------------------------------------------------------------------

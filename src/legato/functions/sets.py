@@ -198,6 +198,7 @@ class Simplex(Indicator):
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         from legato.functions.prox import simplex_threshold
 
+        y = y - y.amax(self.dim, keepdim=True)
         return (y - simplex_threshold(y, self.dim)).abs()
 
     def smoothed(self, mu: Tensor | float) -> Function:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -104,7 +104,7 @@ class LeastSquares(_DataTerm):
         require_nonnegative(self.weight, "The weight of LeastSquares")
 
     def _residual(self, x: Var) -> Tensor:
-        return self.operator(x) - self.b
+        return self.operator.less(x, self.b)
 
     def summands(self, x: Var) -> Tensor:
         return 0.5 * self.weight * tree.square(self._residual(x))
@@ -114,6 +114,12 @@ class LeastSquares(_DataTerm):
         if self.weight is not _UNWEIGHTED:
             residual = self.weight * residual
         return require_same_numbers(x, self.operator.adjoint(residual))
+
+    def descend(self, y: Var, step: Any, x: Var) -> Var:
+        if self.weight is _UNWEIGHTED and isinstance(step, float):
+            found = self.operator.pulled(y, step, self._residual(x))
+            return require_same_numbers(x, found)
+        return super().descend(y, step, x)
 
     def hessian(self, x: Tensor) -> Tensor:
         if type(self.operator) is not Dense:  # a subclass may multiply by another matrix
@@ -217,7 +223,18 @@ class Logistic(_DataTerm):
         return F.softplus(-self._margin(x))
 
     def grad(self, x: Var) -> Var:
-        return self.operator.adjoint(-self.b * torch.sigmoid(-self._margin(x)))
+        return self.operator.adjoint(self._slope(x))
+
+    def descend(self, y: Var, step: Any, x: Var) -> Var:
+        if isinstance(step, float):
+            return self.operator.pulled(y, step, self._slope(x))
+        return super().descend(y, step, x)
+
+    def _slope(self, x: Var) -> Tensor:
+        """Of the loss, in what the operator sees."""
+        require_real(self, x)
+        against = -self.b
+        return against * torch.sigmoid(against * self.operator(x))
 
     def hessian(self, x: Tensor) -> Tensor:
         if type(self.operator) is not Dense:

@@ -67,6 +67,14 @@ class Operator(Holder, ABC):
         held_constant(self)
         return lanczos_norm(self, like)
 
+    def less(self, x: Var, b: Tensor) -> Tensor:
+        """Kx − b, in one operation where there is one."""
+        return self(x) - b
+
+    def pulled(self, x: Var, step: float, r: Var) -> Var:
+        """x − step·K*r, likewise."""
+        return tree.sub_scaled(x, step, self.adjoint(r))
+
     def absolute(self) -> Operator:
         """The operator whose matrix bounds |K| entrywise from above (for preconditioning)."""
         raise InputError(

@@ -71,6 +71,33 @@ class Dense(Operator):
             self._explain(x, self.matrix.shape[-1], "Ax")
             raise
 
+    def less(self, x: Var, b: Tensor) -> Tensor:
+        found = self._at_once(self.matrix, x, b, beta=-1)
+        return super().less(x, b) if found is None else found
+
+    def pulled(self, x: Var, step: float, r: Var) -> Var:
+        found = None
+        if not self.matrix.is_complex():
+            found = self._at_once(self.matrix.mT, r, x, alpha=-step)
+        return super().pulled(x, step, r) if found is None else found
+
+    def _at_once(
+        self, A: Tensor, x: Tensor, b: Tensor, *, alpha: float = 1, beta: float = 1
+    ) -> Tensor | None:
+        """αAx + βb in one operation, for the shapes of most problems."""
+        # A subclass may multiply by another matrix; other shapes broadcast, or are explained.
+        fits = type(self) is Dense and A.dtype == x.dtype == b.dtype
+        if not fits or x.shape[-1:] != A.shape[-1:] or b.shape != (*x.shape[:-1], A.shape[-2]):
+            return None
+        if A.ndim == 2 and x.ndim == 1:
+            return torch.addmv(b, A, x, alpha=alpha, beta=beta)
+        if A.ndim == 2 and x.ndim == 2:
+            return torch.addmm(b, x, A.mT, alpha=alpha, beta=beta)
+        if A.ndim == 3 and x.ndim == 2 and len(A) == len(x):
+            rows = b.unsqueeze(-2), x.unsqueeze(-2)
+            return torch.baddbmm(*rows, A.mT, alpha=alpha, beta=beta).squeeze(-2)
+        return None
+
     def adjoint(self, y: Var) -> Var:
         try:
             return _apply(self.matrix.mH, y)

@@ -19,7 +19,12 @@ Offset = tuple[int, ...]
 
 
 class _Edges:
-    """Where the edges along one offset start and end, as slices and as paddings back to size."""
+    """Where the edges along one offset start and end, as slices and as paddings back to size.
+
+    ``both`` pads the flow on edges so far that ``arriving`` and ``leaving`` are slices of it, and
+    an offset along one axis says which, and how far, so that all neighbours are two pieces put
+    together: those that there are, and for the rest each entry itself.
+    """
 
     def __init__(self, offset: Offset) -> None:
         ahead = tuple(
@@ -31,6 +36,27 @@ class _Edges:
         self.tails, self.tips = (..., *behind), (..., *ahead)
         self.to_tails = [p for step in reversed(offset) for p in (max(-step, 0), max(step, 0))]
         self.to_tips = [p for step in reversed(offset) for p in (max(step, 0), max(-step, 0))]
+        self.both = [abs(step) for step in reversed(offset) for _ in range(2)]
+        first = [slice(None, -abs(step) or None) for step in offset]
+        last = [slice(abs(step), None) for step in offset]
+        forth = [a if step > 0 else b for step, a, b in zip(offset, first, last, strict=True)]
+        back = [b if step > 0 else a for step, a, b in zip(offset, first, last, strict=True)]
+        self.arriving, self.leaving = (..., *forth), (..., *back)
+        moves = [d for d, step in enumerate(offset) if step]
+        self.axis, self.step = moves[0] - len(offset), offset[moves[0]]
+        self.straight = len(moves) == 1
+
+    def neighbours(self, x: Tensor) -> Tensor:
+        """x_{i + o}, and x_i where that lies outside; along one axis."""
+        size = x.shape[self.axis]
+        if self.step > 0:
+            parts = (
+                x.narrow(self.axis, self.step, size - self.step),
+                x.narrow(self.axis, size - self.step, self.step),
+            )
+        else:
+            parts = x.narrow(self.axis, 0, -self.step), x.narrow(self.axis, 0, size + self.step)
+        return torch.cat(parts, self.axis)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,18 +136,23 @@ class Differences(Operator):
             raise InputError(
                 f"{self!r} needs at least {self._axes} axes, but x has shape {tuple(x.shape)}."
             )
-        differences = []
-        for edges in self._edges:
-            here, there = x[edges.tails], x[edges.tips]
-            change = there - here if self._sign < 0 else there + here
-            differences.append(pad(change, edges.to_tails))
-        # A negative index refers to the result: the directions come before the spatial axes.
-        try:
-            stacked = torch.stack(differences, dim=-self._axes - 1)
-        except RuntimeError:
+        grid = x.shape[-self._axes :]
+        if any(abs(s) > n for o in self._offsets for s, n in zip(o, grid, strict=True)):
             raise InputError(
                 f"The offsets {self._offsets} reach beyond a grid of shape {tuple(x.shape)}."
-            ) from None
+            )
+        # A negative index refers to the result: the directions come before the spatial axes.
+        axis = -self._axes - 1
+        if self._sign < 0 and all(edges.straight for edges in self._edges):
+            there = torch.stack([edges.neighbours(x) for edges in self._edges], dim=axis)
+            stacked = there - x.unsqueeze(axis)
+        else:
+            differences = []
+            for edges in self._edges:
+                here, there = x[edges.tails], x[edges.tips]
+                change = there - here if self._sign < 0 else there + here
+                differences.append(pad(change, edges.to_tails))
+            stacked = torch.stack(differences, dim=axis)
         return stacked if self.weights is None else entrywise(self, self.weights, stacked)
 
     def adjoint(self, y: Var) -> Var:
@@ -140,8 +171,8 @@ class Differences(Operator):
             )
         total = None
         for edges, part in zip(self._edges, parts, strict=True):
-            flow = part[edges.tails]
-            arriving, leaving = pad(flow, edges.to_tips), pad(flow, edges.to_tails)
+            flow = pad(part[edges.tails], edges.both)
+            arriving, leaving = flow[edges.arriving], flow[edges.leaving]
             term = arriving - leaving if self._sign < 0 else arriving + leaving
             total = term if total is None else total + term
         return total
