@@ -45,7 +45,7 @@ TABLES = {
 ENGINES = {"Engine", "Eager", "Replayed", "Compiled"}
 """How a solve runs; the tests of engines compare them on every subject of their own."""
 PROGRAMS = {
-    "LPGD", "LinearGradient", "LinearProgram", "Perturbed", "QuadraticProgram", "Ridge",
+    "Entropic", "LPGD", "LinearGradient", "LinearProgram", "Perturbed", "QuadraticProgram", "Ridge",
     "from_cvxpy", "solve_qp",
 }  # fmt: skip
 """Layers that solve programs; tests of their own hold them against such laws."""

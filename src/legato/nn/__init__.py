@@ -11,6 +11,7 @@ from legato.nn.noise import noise_level
 from legato.nn.potts import Potts, PottsOutput, PottsState
 from legato.nn.programs import (
     LPGD,
+    Entropic,
     LinearGradient,
     LinearProgram,
     Perturbed,
@@ -51,6 +52,7 @@ __all__ = [
     "ContrastWeights",
     "ConvexRidges",
     "ConvexSpline",
+    "Entropic",
     "Filters",
     "FineFeatures",
     "GlobalLayer",

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from legato._support.checks import require_iterations, require_positive
-from legato._support.precision import out_of_autocast
+from legato._support.precision import full_precision, out_of_autocast
 from legato._support.telling import tell
 from legato.errors import InexactGradientWarning, InputError
 from legato.nn.programs.data import NAMES
+from legato.nn.programs.entropic import solve_entropic
 from legato.nn.programs.intervals import batch_of, solve_between
 from legato.nn.programs.output import ProgramOutput
 from legato.nn.programs.quadratic import QuadraticProgram
@@ -26,7 +27,7 @@ from legato.operators import Sparse
 class LinearGradient:
     """What a :class:`LinearProgram` does about its derivative.
 
-    One of :class:`Ridge`, :class:`LPGD` and :class:`Perturbed`.
+    One of :class:`Ridge`, :class:`Entropic`, :class:`LPGD` and :class:`Perturbed`.
     """
 
 
@@ -83,6 +84,32 @@ class LPGD(LinearGradient):
 
 
 @dataclass(frozen=True)
+class Entropic(LinearGradient):
+    r"""Solve a smooth neighbour of the program, inside of all inequalities, and differentiate that.
+
+    .. math:: x_w = \arg\min_x\; c^⊤x + w Φ(x), \quad Φ(x) = \sum_i s_i \log s_i
+
+    s are the slacks of all inequalities, h − Gx, x − lo and hi − x. The bias comes first: x_w is
+    not the solution x* of the linear program, but its objective is too large by at most
+    w (Φ(x*) − Φ(x_w)), w log n on a simplex, where x_w is softmax(−c/w). It leaves every vertex,
+    however small w is, by slacks of about exp(−1 − z/w) for a multiplier z: the derivative in c is
+    never quite zero, and useful where w is about as large as differences of costs.
+
+    Reference: Fang (1992); Cuturi (2013).
+
+    >>> c = torch.tensor([1.0, 1.2], requires_grad=True)
+    >>> x = LinearProgram(Entropic(0.2))(c, A=torch.ones(1, 2), b=torch.ones(1), lo=0.0)
+    >>> x
+    tensor([0.7311, 0.2689], grad_fn=<...>)
+    """
+
+    weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive(self.weight, "weight")
+
+
+@dataclass(frozen=True)
 class Perturbed(LinearGradient):
     r"""The mean of the solutions for costs with noise, and the derivative of its expectation.
 
@@ -136,8 +163,8 @@ class LinearProgram(nn.Module):
     Defaults: ``iterations=100``, ``tol=1e-8``.
 
     Args:
-        gradient (LinearGradient, optional): :class:`Ridge`, :class:`LPGD` or :class:`Perturbed`.
-            Default: None, the exact derivative
+        gradient (LinearGradient, optional): :class:`Ridge`, :class:`Entropic`, :class:`LPGD` or
+            :class:`Perturbed`. Default: None, the exact derivative
         iterations (int): as for :class:`QuadraticProgram`. Default: 100
         tol (float): as for :class:`QuadraticProgram`. Default: 1e-8
 
@@ -157,9 +184,10 @@ class LinearProgram(nn.Module):
         self, gradient: LinearGradient | None = None, *, iterations: int = 100, tol: float = 1e-8
     ) -> None:
         super().__init__()
-        if gradient is not None and not isinstance(gradient, Ridge | LPGD | Perturbed):
+        if gradient is not None and not isinstance(gradient, Ridge | Entropic | LPGD | Perturbed):
             raise InputError(
-                f"gradient must be Ridge(…), LPGD(…), Perturbed(…) or None, not {gradient!r}."
+                "gradient must be Ridge(…), Entropic(…), LPGD(…), Perturbed(…) or None, not "
+                f"{gradient!r}."
             )
         self.gradient = gradient
         self._solver = [_Quiet(iterations, tol=tol)]  # in a list: no submodule of its own
@@ -227,6 +255,10 @@ class LinearProgram(nn.Module):
         if isinstance(self.gradient, Ridge):
             Q = _multiple_of_identity(self.gradient.weight, c, given)
             return solver._solve(given | {"Q": Q}, absent, start)
+        if isinstance(self.gradient, Entropic):
+            limits = solver.iterations, solver.tol
+            with full_precision():
+                return solve_entropic(given, absent, self.gradient.weight, limits)
         if isinstance(self.gradient, LPGD):
             given = {name: _as_tensor(value, c) for name, value in given.items()}
             with torch.no_grad():
@@ -251,10 +283,10 @@ class LinearProgram(nn.Module):
             self._said = True
             tell(
                 "LinearProgram: a vertex does not move with its cost, so the gradient in c is zero "
-                "almost everywhere. To learn costs use LinearProgram(Ridge(…)), which solves a "
-                "smooth neighbour, LinearProgram(LPGD(…)), which takes a difference of two "
-                "solves, or LinearProgram(Perturbed(…)), a mean over noise. This is said once for "
-                "each layer.",
+                "almost everywhere. To learn costs use LinearProgram(Ridge(…)) or Entropic(…), "
+                "which solve a smooth neighbour, LinearProgram(LPGD(…)), which takes a difference "
+                "of two solves, or LinearProgram(Perturbed(…)), a mean over noise. This is said "
+                "once for each layer.",
                 InexactGradientWarning,
             )
         return solver._solve(given, absent, start)
