@@ -319,3 +319,26 @@ case(
     parameters=(V,),
     feasible=lambda s: _free(s).clamp(min=0),
 )
+case(
+    lg.functions.Composed,
+    build=lambda w: (lg.L1(w) @ lg.Wavelet(2, dims=(-1,)), E),
+    parameters=(W,),
+    feasible=_free,
+)
+case(
+    lg.LeastSquares,
+    build=lambda b: (lg.LeastSquares(randn(2, 4, seed=48), b), E),
+    parameters=(randn(3, 2, seed=49),),
+    feasible=_free,
+    model=lambda x: (
+        a * 0.5 * cp.sum_squares(x @ _np(randn(2, 4, seed=48)).T - _np(randn(3, 2, seed=49)))
+        + _sq(x),
+        [],
+    ),
+)
+case(
+    lg.Quadratic,
+    build=lambda c: (lg.Quadratic(lg.Diagonal(W[0]), c), E),
+    parameters=(randn(4, seed=50),),
+    feasible=_free,
+)

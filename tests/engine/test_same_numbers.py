@@ -93,9 +93,10 @@ def test_stacks():
 UNRECORDED = {
     "L1-Interval-1", "LInfBall-Interval-1", "Box-Interval-2", "GroupL1-Euclidean-1",
     "SparseGroupL1-Euclidean-1", "SecondOrderCone-Euclidean-0", "SecondOrderCone-Euclidean-1",
+    "Quadratic-Euclidean-0",
 }  # fmt: skip
 """Learned ends, whose derivative in clamp torch computes in place; groups, which are counted;
-norms of cones, whose derivative at 0 it masks in place."""
+norms of cones, whose derivative at 0 it masks in place; conjugate gradients, which count."""
 
 
 @pytest.mark.parametrize(("name", "case"), PROX_CASES, ids=[n for n, _ in PROX_CASES])

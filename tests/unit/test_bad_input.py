@@ -46,8 +46,8 @@ def test_users_register_their_own_pair():
 
 
 def test_two_prox_friendly_terms_have_no_common_prox():
-    both = lg.Composite(DATA, lg.L1(1.0) + lg.NonNegative())
-    with raises(errors.InputError, r"L1 \+ NonNegative", "AsymmetricL1"):
+    both = lg.Composite(DATA, lg.Simplex() + lg.L2Ball())
+    with raises(errors.InputError, r"L2Ball\(\) has no closed-form prox", "Give the energy to"):
         lg.solve(both, lg.ForwardBackward())
 
 

@@ -1,5 +1,6 @@
 """The terms of an energy, their algebra, and the table of proxes."""
 
+from legato.functions import compositions as compositions  # whose proxes join the table
 from legato.functions.affine import Equality, Linear, Zero
 from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function

@@ -341,9 +341,14 @@ class Scaled(Function):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composed(Function):
-    """A function of what an operator sees, f(Kx), written ``f @ K``.
+    r"""A function of what an operator sees, f(Kx), written ``f @ K``.
 
-    It has a gradient, K*∇f(Kx), if f is smooth; ‖K‖² L_f is a Lipschitz constant of it.
+    It has a gradient, K*∇f(Kx), if f is smooth; ‖K‖² L_f is a Lipschitz constant of it. Behind an
+    orthonormal operator, a multiple of one, and for single entries a diagonal, it has a prox, with
+    the ties of f's.
+
+    .. math:: \mathrm{prox}_{αf∘K}(y) = y + \tfrac1{c^2} K^*\bigl(
+              \mathrm{prox}_{c^2αf}(Ky) − Ky\bigr) \quad\text{for } K^*K = KK^* = c^2
 
     >>> A = torch.tensor([[1.0, 1.0]])
     >>> f = lg.SquaredDistance(torch.tensor([3.0])) @ A

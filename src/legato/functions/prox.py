@@ -16,6 +16,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from legato._support.checks import cheap_to_read, is_concrete, may_be_differenti
 from legato._support.tree import Var, map_steps, tree_map
 from legato.errors import InputError, MissingProxError
 from legato.functions.affine import Equality, Zero
-from legato.functions.algebra import Conjugate, Shifted
+from legato.functions.algebra import Composed, Conjugate, Shifted
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
 from legato.functions.complexity import by_moduli, require_real
@@ -179,6 +180,10 @@ def has_prox(g: Function, geometry: Geometry) -> bool:
             return all(map(has_prox, core.blocks, blocks_of(geometry, len(core.blocks))))
         if isinstance(core, Conjugate | Shifted):
             return isinstance(geometry, Euclidean) and has_prox(core.function, geometry)
+        if isinstance(core, Composed):
+            from legato.functions.compositions import is_passed
+
+            return isinstance(geometry, Euclidean) and is_passed(core)
         _lookup(type(core), type(geometry))
     except (MissingProxError, InputError):
         return False
@@ -202,7 +207,25 @@ def prox(g: Function, geometry: Geometry, y: Var, alpha: Any) -> Var:
     >>> lg.prox(lg.Box(-1.0, 1.0), lg.Interval(-1.0, 1.0), torch.tensor([0.0, 100.0]), 1.0)
     tensor([0., 1.])
     """
+    require_step(alpha)
     return geometry.unmirror(mirror_prox(g, geometry, y, alpha))
+
+
+def require_step(alpha: Any) -> None:
+    """Refuse steps below zero, as far as they can be read without waiting."""
+    for a in alpha if isinstance(alpha, tuple) else (alpha,):
+        if isinstance(a, Tensor) and (not cheap_to_read(a) or a.is_complex()):
+            continue
+        least = a.detach().amin() if isinstance(a, Tensor) and a.numel() else a
+        if not isinstance(a, Tensor) and not isinstance(a, Real):
+            raise InputError(
+                f"The step of a prox is a number or a tensor of them, not {type(a).__name__}."
+            )
+        if not bool(torch.as_tensor(least >= 0).all()):
+            raise InputError(
+                f"The step of a prox must be at least 0, not {float(least):g}: with a negative one "
+                "the term would count as its negative, which has no minimiser in general."
+            )
 
 
 # --- any geometry ---------------------------------------------------------------------------------

@@ -83,7 +83,9 @@ class _DataTerm(Function):
 class LeastSquares(_DataTerm):
     r"""Least squares, f(x) = w/2 ‖Ax − b‖² with ∇f(x) = w A*(Ax − b) and L = w‖A‖².
 
-    ``operator`` is a matrix or any :class:`~legato.Operator`. Reference: Beck and Teboulle (2009).
+    ``operator`` is a matrix or any :class:`~legato.Operator`. The prox is a linear system, without
+    ties: a division, a factorised matrix, or conjugate gradients with an exact derivative.
+    Reference: Beck and Teboulle (2009).
 
     >>> A, b = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 2.0])
     >>> f = lg.LeastSquares(A, b)
@@ -144,7 +146,8 @@ class LeastSquares(_DataTerm):
 class Quadratic(Function):
     r"""A quadratic form, f(x) = ½⟨x, Qx⟩ + ⟨c, x⟩ with symmetric positive semi-definite Q.
 
-    ∇f(x) = Qx + c and L = ‖Q‖. Reference: Boyd and Vandenberghe, Section 4.4.
+    ∇f(x) = Qx + c and L = ‖Q‖; the prox is a linear system, without ties.
+    Reference: Boyd and Vandenberghe, Section 4.4.
 
     >>> f = lg.Quadratic(2 * torch.eye(2), torch.tensor([-2.0, -4.0]))
     >>> lg.solve(lg.Composite(f), lg.ForwardBackward()).x
