@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__ imports on demand
     from legato.algorithms import (
         ADMM as ADMM,
+        AdaptiveBalance as AdaptiveBalance,
         Algorithm as Algorithm,
         Anderson as Anderson,
         Average as Average,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Nesterov as Nesterov,
         Newton as Newton,
         PrimalDual as PrimalDual,
+        Restart as Restart,
+        Ruiz as Ruiz,
     )
     from legato.bilevel import fit as fit
     from legato.diagnostics import Diagnosis as Diagnosis, diagnose as diagnose
@@ -137,8 +140,8 @@ except _metadata.PackageNotFoundError:  # a copy of the source on the path, not 
 # Where each public name lives.
 _HOMES = {
     "algorithms": (
-        "ADMM Algorithm Anderson Average Backtracking DouglasRachford ForwardBackward "
-        "HalfQuadratic Nesterov Newton PrimalDual"
+        "ADMM AdaptiveBalance Algorithm Anderson Average Backtracking DouglasRachford "
+        "ForwardBackward HalfQuadratic Nesterov Newton PrimalDual Restart Ruiz"
     ),
     "bilevel": "fit",
     "diagnostics": "Diagnosis diagnose",

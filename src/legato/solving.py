@@ -18,7 +18,15 @@ from legato._support.lazy import lazy
 from legato._support.precision import full_precision
 from legato._support.soundness import require_sound_data
 from legato._support.tree import Var
-from legato.algorithms import Algorithm, Backtracking, ForwardBackward, PrimalDual
+from legato.algorithms import (
+    AdaptiveBalance,
+    Algorithm,
+    Backtracking,
+    ForwardBackward,
+    PrimalDual,
+    Restart,
+)
+from legato.algorithms.base import is_euclidean
 from legato.energy import fitting_geometry, split
 from legato.engine import Engine
 from legato.engine.switch import engine_of
@@ -123,7 +131,8 @@ def solve(
 
     Args:
         problem: an energy, which is split by the rules of :func:`split`, or a problem.
-        algorithm: None takes :class:`PrimalDual` where a term stands behind an operator, else
+        algorithm: None takes :class:`PrimalDual` where a term stands behind an operator, with
+            ``restart=Restart(), balance=AdaptiveBalance()`` where there is a tolerance, else
             :class:`ForwardBackward`, with a line search where no step can be derived.
         x0: a point, or the state of an earlier solution, which is a start with fresh steps; the
             Solution of this very problem goes on where it stopped, with its momentum and
@@ -204,7 +213,7 @@ def _solve(
     report = Backward()
     with full_precision(), hidden_values_in_words("The solve"):
         given = problem
-        problem, algorithm = prepare(problem, algorithm)
+        problem, algorithm = prepare(problem, algorithm, _has_tolerance(gradient, stop))
         attach = gradient.from_start and torch.is_grad_enabled()
         with torch.set_grad_enabled(attach), noting() as noted:
             start = _start(algorithm, problem, given, x0)
@@ -232,14 +241,25 @@ def _solve(
 
 
 def prepare(
-    given: Function | Any, algorithm: Algorithm[Any, Any] | None = None
+    given: Function | Any, algorithm: Algorithm[Any, Any] | None = None, tolerance: bool = False
 ) -> tuple[Any, Algorithm[Any, Any]]:
-    """The problem and the algorithm that ``solve`` takes: an energy is split, None is chosen."""
+    """The problem and the algorithm that ``solve`` takes: an energy is split, None is chosen.
+
+    ``tolerance`` says that iterations go on until a residual is reached.
+    """
     problem = given
     if isinstance(given, Function):
         geometry = getattr(algorithm, "geometry", None)
         problem = split(given, geometry, getattr(algorithm, "dual_geometry", None))
-    return problem, choose_algorithm(problem, given) if algorithm is None else algorithm
+    return problem, (
+        choose_algorithm(problem, given, tolerance) if algorithm is None else algorithm
+    )
+
+
+def _has_tolerance(gradient: GradientStrategy, stop: Stop | None) -> bool:
+    if stop is not None:
+        return stop.tol is not None
+    return isinstance(gradient, FixedPointGradient) and is_concrete()
 
 
 def default_stop(gradient: GradientStrategy, start: Any) -> Stop:
@@ -248,14 +268,21 @@ def default_stop(gradient: GradientStrategy, start: Any) -> Stop:
     return gradient.default_stop(dtype) if is_concrete() else Stop()
 
 
-def choose_algorithm(problem: Any, energy: Any = None) -> Algorithm[Any, Any]:
+def choose_algorithm(
+    problem: Any, energy: Any = None, tolerance: bool = False
+) -> Algorithm[Any, Any]:
     """The algorithm that fits the structure of a problem.
 
-    A term behind an operator asks for PrimalDual. Without one ForwardBackward will do; where the
-    gradient's Lipschitz constant or the geometry's modulus is unknown, a line search finds steps.
+    A term behind an operator asks for PrimalDual; where a tolerance is to be reached, and the
+    geometry is Euclidean, with restarts and a balance that adapts: a fixed one is mostly off on
+    what a user brings, and takes thousands of iterations or never arrives. Without such a term
+    ForwardBackward will do; where the gradient's Lipschitz constant or the geometry's modulus is
+    unknown, a line search finds steps.
     """
     geometry = fitting_geometry(energy) if isinstance(energy, Function) else Euclidean()
     if isinstance(problem, Saddle):
+        if tolerance and is_euclidean(geometry):
+            return PrimalDual(geometry=geometry, balance=AdaptiveBalance(), restart=Restart())
         return PrimalDual(geometry=geometry)
     if not isinstance(problem, Composite):
         raise InputError(

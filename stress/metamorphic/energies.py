@@ -47,6 +47,9 @@ DUAL: dict[str, Callable[[Inputs], Any]] = {
     "chosen": lambda t: None,
     "balance": lambda t: lg.PrimalDual(balance=1.7),
     "precondition": lambda t: lg.PrimalDual(precondition=True),
+    "restarted": lambda t: lg.PrimalDual(
+        restart=lg.Restart(), balance=lg.AdaptiveBalance(), scaling=lg.Ruiz()
+    ),
 }
 NEWTON: dict[str, Callable[[Inputs], Any]] = {"Newton": lambda t: lg.Newton()}
 

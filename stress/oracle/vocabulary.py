@@ -75,6 +75,9 @@ NOT_AN_ALGORITHM = {
     "Nesterov": "an option of ForwardBackward",
     "Backtracking": "an option of ForwardBackward",
     "Average": "an option of PrimalDual",
+    "AdaptiveBalance": "an option of PrimalDual, chosen with it to reach a tolerance",
+    "Restart": "an option of PrimalDual, chosen with it to reach a tolerance",
+    "Ruiz": "an option of PrimalDual",
 }
 
 

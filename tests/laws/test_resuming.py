@@ -39,6 +39,11 @@ CASES = {
     "PrimalDual": (lg.PrimalDual(), tv),
     "preconditioned": (lg.PrimalDual(precondition=True), tv),
     "balanced": (lg.PrimalDual(balance=3.0), tv),
+    "restarted": (
+        lg.PrimalDual(restart=lg.Restart(), balance=lg.AdaptiveBalance(), scaling=lg.Ruiz()),
+        tv,
+    ),
+    "adapted": (lg.PrimalDual(balance=lg.AdaptiveBalance()), tv),
 }
 
 

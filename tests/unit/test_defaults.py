@@ -259,8 +259,9 @@ def test_a_balance_that_is_off_is_told_with_one_that_works(strategy, stop):
     covariance, returns, held = map(torch.tensor, portfolio())
     price = torch.tensor(1e-4).double().requires_grad_()
     energy = lg.Quadratic(covariance, -returns) + lg.L1(price).shifted(held) + lg.Simplex()
+    fixed = None if stop is None else lg.PrimalDual()
     with pytest.warns(errors.NotConvergedWarning, match="balance=") as said:
-        lg.solve(energy, gradient=strategy, stop=stop)
+        lg.solve(energy, fixed, gradient=strategy, stop=stop)
     assert len(said) == 1
     balance = float(re.search(r"balance=([\d.e+]+)\)", str(said[0].message))[1])
     with warnings.catch_warnings():
@@ -283,10 +284,34 @@ def test_the_default_limit_is_told_whether_anything_is_differentiated_or_not(lea
     price = torch.tensor(1e-4).double().requires_grad_(learned)
     energy = lg.Quadratic(covariance, -returns) + lg.L1(price).shifted(held) + lg.Simplex()
     with pytest.warns(errors.NotConvergedWarning, match="300 iterations.*balance=") as said:
-        solution = lg.solve(energy, gradient=SoonOver())
+        solution = lg.solve(energy, lg.PrimalDual(), gradient=SoonOver())
     assert len(said) == 1
     assert said[0].filename == __file__
     assert not solution.converged
+
+
+@pytest.mark.parametrize("strategy", [None, lg.Implicit()], ids=repr)
+def test_a_tolerance_is_reached_with_a_balance_that_adapts(strategy):
+    covariance, returns, held = map(torch.tensor, portfolio())
+    price = torch.tensor(1e-4).double().requires_grad_()
+    returns.requires_grad_()
+    energy = lg.Quadratic(covariance, -returns) + lg.L1(price).shifted(held) + lg.Simplex()
+    found = lg.solve(energy, gradient=strategy, stop=lg.Stop(400, tol=1e-9))
+    assert found.converged
+    assert float(found.steps["balance"]) > 1e3
+    x = best_portfolio()
+    np.testing.assert_allclose(found.x.detach(), x, atol=1e-5)
+    # On the shares that are neither 0 nor held, what is won and lost moves between them.
+    free = torch.tensor((x > 1e-6) & (np.abs(x - held.numpy()) > 1e-6))
+    inverse = torch.linalg.pinv(covariance[free][:, free])
+    ones = torch.ones(int(free.sum())).double()
+    inverse = inverse - torch.outer(inverse @ ones, inverse @ ones) / (ones @ inverse @ ones)
+    slope = torch.linspace(1.0, 2.0, 12).double()
+    expected = torch.zeros(12).double()
+    expected[free] = inverse @ slope[free]
+    (by_returns,) = torch.autograd.grad(found.x, returns, slope)
+    size = float(expected.norm())
+    torch.testing.assert_close(by_returns, expected, rtol=1e-4, atol=1e-5 * size)
 
 
 # --- arrays and sparse tensors --------------------------------------------------------------------

@@ -244,7 +244,7 @@ def test_a_weight_that_became_negative_is_refused():
 
 def test_an_equality_with_a_number_is_exact_in_double_precision():
     energy = lg.SquaredDistance(randn(5, seed=1)) + lg.Equality(0.1) @ torch.ones(1, 5).double()
-    total = lg.solve(energy, stop=lg.Stop(2000, tol=1e-14)).x.sum()
+    total = lg.solve(energy, lg.PrimalDual(), stop=lg.Stop(2000, tol=1e-14)).x.sum()
     assert float(total) == pytest.approx(0.1, abs=1e-14)
 
 

@@ -3,15 +3,19 @@
 from legato.algorithms.admm import ADMM
 from legato.algorithms.anderson import Anderson
 from legato.algorithms.backtracking import Backtracking
+from legato.algorithms.balance import AdaptiveBalance
 from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.douglas_rachford import DouglasRachford
 from legato.algorithms.forward_backward import ForwardBackward, Nesterov
 from legato.algorithms.half_quadratic import HalfQuadratic
 from legato.algorithms.newton import Newton
 from legato.algorithms.primal_dual import Average, PrimalDual
+from legato.algorithms.restart import Restart
+from legato.algorithms.ruiz import Ruiz
 
 __all__ = [
     "ADMM",
+    "AdaptiveBalance",
     "Algorithm",
     "Anderson",
     "Average",
@@ -22,5 +26,7 @@ __all__ = [
     "Nesterov",
     "Newton",
     "PrimalDual",
+    "Restart",
+    "Ruiz",
     "SplitStep",
 ]

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import as_number, holds, is_concrete, numbers_are_cheap
+from legato._support.checks import as_number, holds, is_concrete, numbers_are_cheap, wide_norm
 from legato._support.later import later
 from legato._support.tree import Var, expand_over, tree_map
+from legato.algorithms.balance import AdaptiveBalance
 from legato.algorithms.base import Algorithm, is_euclidean
+from legato.algorithms.restart import Restart
+from legato.algorithms.ruiz import Ruiz
 from legato.algorithms.start import (
     as_bound,
     as_step,
@@ -32,6 +35,8 @@ from legato.geometry import Euclidean, Geometry
 from legato.operators import Stack
 from legato.problems import Saddle
 
+_ROUNDING = 1e3
+"""Units of rounding by which a variable must have moved for its way to count."""
 _OFF_BALANCE = 30.0
 """Factor by which a balance may differ from what the sizes of the variables ask for."""
 
@@ -94,7 +99,36 @@ class AveragedState(NamedTuple):
     number: Tensor
 
 
-State = MirrorPair | PrimalDualState | AveragedState
+class Units(NamedTuple):
+    """What steps are made of besides the balance: 1/τ = coupling/r + smooth and σ = dual/r."""
+
+    coupling: Any
+    smooth: Any
+    dual: Any
+
+
+class AdaptiveState(NamedTuple):
+    """The iterate z, the points T(z) of the step before, and what restarts and balances need.
+
+    ``begun`` is where the present run began, ``number`` and ``total`` are its iterations and all,
+    ``first`` and ``last`` are residuals, ``changes`` counts those of the balance.
+    """
+
+    primal: Var
+    dual: Var
+    x: Var
+    y: Var
+    units: Units
+    balance: Tensor
+    begun: MirrorPair
+    number: Tensor
+    total: Tensor
+    first: Tensor
+    last: Tensor
+    changes: Tensor
+
+
+State = MirrorPair | PrimalDualState | AveragedState | AdaptiveState
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +149,14 @@ class PrimalDual(Algorithm[Saddle, Any]):
         geometry: ψ, in which g has a prox; Euclidean if None.
         dual_geometry: φ, in which the conjugate h* has a prox; Euclidean if None.
         average: True, or an :class:`Average`, returns the ergodic mean.
-        balance: r, which trades primal against dual progress in derived steps; may be learned.
+        balance: r, which trades primal against dual progress in derived steps; may be learned, or
+            an :class:`AdaptiveBalance`, which finds it.
         norm: replaces ‖K‖ where another norm fits the geometries (max|K_ij| for games on
             simplices).
         precondition: derive diagonal steps.
+        restart: a :class:`Restart` makes it Halpern's iteration with restarts, in Euclidean
+            geometries; ``Unroll`` differentiates it with its restarts and balances held fixed.
+        scaling: :class:`Ruiz` derives diagonal steps from rows and columns of one size.
 
     >>> y = torch.tensor([0.0, 0.1, 1.0, 0.9])
     >>> energy = lg.SquaredDistance(y) + lg.L1(0.1) @ lg.Differences(dims=(-1,))
@@ -132,9 +170,11 @@ class PrimalDual(Algorithm[Saddle, Any]):
     geometry: Geometry = None  # type: ignore[assignment]
     dual_geometry: Geometry = None  # type: ignore[assignment]
     average: bool | Average = False
-    balance: Tensor | float = 1.0
+    balance: Tensor | float | AdaptiveBalance = 1.0
     norm: Tensor | float | None = None
     precondition: bool = False
+    restart: Restart | None = None
+    scaling: Ruiz | None = None
 
     def __post_init__(self) -> None:
         for name in ("geometry", "dual_geometry"):
@@ -147,6 +187,53 @@ class PrimalDual(Algorithm[Saddle, Any]):
             object.__setattr__(self, "average", Average() if self.average else None)
         if self.precondition and not (self.tau is self.sigma is self.norm is None):
             raise StepError("precondition derives both steps: do not give tau, sigma or norm.")
+        if self.scaling is not None and not (self.tau is self.sigma is self.norm is None):
+            raise StepError("scaling derives both steps: do not give tau, sigma or norm.")
+        if self.scaling is not None and self.precondition:
+            raise StepError("scaling and precondition both derive diagonal steps: give one.")
+        self._require_kinds()
+        if self._adapts:
+            self._require_adaptable()
+
+    @property
+    def _adapts(self) -> bool:
+        return self.restart is not None or isinstance(self.balance, AdaptiveBalance)
+
+    @property
+    def _fixed_balance(self) -> Tensor | float:
+        return self.balance.start if isinstance(self.balance, AdaptiveBalance) else self.balance
+
+    def _require_kinds(self) -> None:
+        for name, kind, other in (
+            ("restart", Restart, None),
+            ("scaling", Ruiz, None),
+            ("balance", AdaptiveBalance, Tensor | float | int),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, kind) or (isinstance(value, other) if other else value is None):
+                continue
+            given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            hint = f" Did you mean {kind.__name__}()?" if value is kind or value is True else ""
+            rest = "a number or a tensor" if other else "None"
+            raise InputError(f"{name} must be {kind.__name__}(…) or {rest}, not {given}.{hint}")
+
+    def _require_adaptable(self) -> None:
+        who = "Restarts" if self.restart is not None else "An adaptive balance"
+        if not (is_euclidean(self.geometry) and is_euclidean(self.dual_geometry)):
+            curved = self.dual_geometry if is_euclidean(self.geometry) else self.geometry
+            raise InputError(
+                f"{who} measure distances, which only Euclidean geometries have, and {curved!r} is "
+                "none. Leave both out, and look for a balance= that suits."
+            )
+        if self.average is not None:
+            raise InputError(
+                f"{who} work on the last iterate: take average=False, or leave them out."
+            )
+        if isinstance(self.balance, AdaptiveBalance) and not (self.tau is self.sigma is None):
+            raise StepError(
+                "An adaptive balance derives both steps: do not give tau or sigma, or give a "
+                "number as balance."
+            )
 
     # --- start ------------------------------------------------------------------------------------
 
@@ -166,30 +253,62 @@ class PrimalDual(Algorithm[Saddle, Any]):
 
     def resume(self, problem: Saddle, state: State) -> State:
         _require_saddle(problem)
-        primal = fitted(state.primal, problem.start(), "The state")
+        given = (state.x, state.y) if isinstance(state, AdaptiveState) else state[:2]
+        primal = fitted(given[0], problem.start(), "The state")
         image = problem.operator(tree.detach(self.geometry.unmirror(primal)))
-        dual = fitted(state.dual, image, "The dual variable of the state")
+        dual = fitted(given[1], image, "The dual variable of the state")
         return self._begin(problem, primal, dual, image)
 
     def proceed(self, problem: Saddle, state: State) -> State:
         fresh = self.resume(problem, state)
         if isinstance(fresh, AveragedState) and isinstance(state, AveragedState):
             return fresh._replace(x_mean=state.x_mean, y_mean=state.y_mean, number=state.number)
+        if isinstance(fresh, AdaptiveState) and isinstance(state, AdaptiveState):
+            return state._replace(units=fresh.units)
         return fresh
 
     def _begin(self, problem: Saddle, primal: Var, dual: Var, image: Var) -> State:
         x, y = self.geometry.unmirror(primal), self.dual_geometry.unmirror(dual)
+        if self._adapts:
+            return self._begin_adaptive(problem, MirrorPair(x, y), image)
         steps = self._derive_steps(problem, tree.detach(x), image)
         if not isinstance(self.average, Average):
             return PrimalDualState(primal, dual, x, y, steps)
         number = tree.real_like(tree.leaves(x)[0]).new_tensor(1.0 - self.average.first)
         return AveragedState(primal, dual, x, y, steps, x, y, number)
 
+    def _begin_adaptive(self, problem: Saddle, start: MirrorPair, image: Var) -> AdaptiveState:
+        x, y = start
+        units = self._units(problem, tree.detach(x), image)
+        like = tree.real_like(tree.leaves(x)[0])
+        batch = tree.leaves(x)[0].shape[: problem.batch(x)]
+        zero = like.new_zeros(batch)
+        first = self.balance.start if isinstance(self.balance, AdaptiveBalance) else 1.0
+        r, endless = torch.full_like(zero, first), torch.full_like(zero, torch.inf)
+        return AdaptiveState(x, y, x, y, units, r, start, zero, zero, endless, endless, zero)
+
+    def _units(self, problem: Saddle, x: Var, image: Var) -> Units:
+        """Steps taken apart; where the balance is a number, it is part of them."""
+        if not isinstance(self.balance, AdaptiveBalance):
+            tau, sigma = self._derive_steps(problem, x, image)
+            return Units(tree.map_steps(lambda t: 1 / t, tau), 0.0 * tree.leaves(tau)[0], sigma)
+        like = tree.leaves(x)[0]
+        L = self._lipschitz(problem, like)
+        L = constant_where_coupled(L, problem.nonsmooth, x)
+        if self.precondition or self.scaling is not None:
+            coupling, dual = self._diagonal_units(problem, x, image)
+            return Units(coupling, L, dual)
+        K = as_bound(problem.operator.norm(x) if self.norm is None else self.norm, like)
+        K = torch.where(K > 0, K, torch.ones_like(K))
+        coupling = constant_where_coupled(self._for_primal(problem, K), problem.nonsmooth, x)
+        dual = _dual_steps(problem.conjugate, image, self._for_dual(problem, K), 1.0, 1.0)
+        return Units(coupling, L, dual)
+
     def _derive_steps(self, problem: Saddle, x: Var, image: Var) -> Steps:
         """Attached to what they follow from, so far as norms are (see ``Operator.norm``)."""
         like = tree.leaves(x)[0]
         L = self._lipschitz(problem, like)
-        if self.precondition:
+        if self.precondition or self.scaling is not None:
             return self._diagonal_steps(problem, x, image, L)
         K = problem.operator.norm(x) if self.norm is None else self.norm
         K = as_bound(K, like)
@@ -216,8 +335,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
             most = sigma.amax()
             bound = constant_where_coupled(most * K_x**2 / n + L, problem.nonsmooth, x)
             return Steps(m / bound, sigma)
-        bound = constant_where_coupled(K_x / self.balance + L, problem.nonsmooth, x)
-        return Steps(m / bound, _dual_steps(dual, image, K_y, self.balance, n))
+        bound = constant_where_coupled(K_x / self._fixed_balance + L, problem.nonsmooth, x)
+        return Steps(m / bound, _dual_steps(dual, image, K_y, self._fixed_balance, n))
 
     def _for_primal(self, problem: Saddle, K: Tensor) -> Tensor:
         """‖K‖ such that it broadcasts against x: it has the shape of the batch."""
@@ -286,15 +405,29 @@ class PrimalDual(Algorithm[Saddle, Any]):
             )
 
     def _diagonal_steps(self, problem: Saddle, x: Var, image: Var, L: Tensor) -> Steps:
-        """τ_j = 1/(Σ_i|K_ij|/r + L_f) and σ_i = 1/(r Σ_j|K_ij|), equal where a prox couples."""
+        """τ_j = m/(k_j/r + L_f) and σ_i = n/(r l_i) of the diagonal units, equal where a prox
+        couples."""
         m, n = self._require_moduli(problem)
+        columns, rows = self._diagonal_sizes(problem, x, image)
+        return Steps(
+            _diagonal(problem.nonsmooth, columns, 1 / self._fixed_balance, L, m),
+            _diagonal(problem.conjugate, rows, self._fixed_balance, 0.0, n),
+        )
+
+    def _diagonal_units(self, problem: Saddle, x: Var, image: Var) -> tuple[Var, Var]:
+        """The same for r = 1, in parts: k_j and 1/l_i."""
+        columns, rows = self._diagonal_sizes(problem, x, image)
+        along = _diagonal(problem.nonsmooth, columns, 1.0, 0.0, 1.0)
+        return tree_map(torch.reciprocal, along), _diagonal(problem.conjugate, rows, 1.0, 0.0, 1.0)
+
+    def _diagonal_sizes(self, problem: Saddle, x: Var, image: Var) -> tuple[Var, Var]:
+        """k_j and l_i: sums of |K_ij| over columns and rows, or what a scaling has instead."""
+        if self.scaling is not None:
+            return self.scaling.sizes(problem.operator, x, image)
         absolute = problem.operator.absolute()
         columns = tree_map(torch.abs, absolute.adjoint(tree_map(torch.ones_like, image)))
         rows = tree_map(torch.abs, absolute(tree_map(torch.ones_like, x)))
-        return Steps(
-            _diagonal(problem.nonsmooth, columns, 1 / self.balance, L, m),
-            _diagonal(problem.conjugate, rows, self.balance, 0.0, n),
-        )
+        return columns, rows
 
     # --- iteration --------------------------------------------------------------------------------
 
@@ -312,6 +445,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
             pair, _ = self._move(problem, state, x, y, Steps(self.tau, self.sigma))
             primal = self.geometry.attach_drift(state.primal, pair.primal)
             return MirrorPair(primal, self.dual_geometry.attach_drift(state.dual, pair.dual))
+        if isinstance(state, AdaptiveState):
+            return self._adaptive_step(problem, state)
         steps = self._sizes(state.steps)
         if numbers_are_cheap(tree.leaves(state.x)[0]):
             steps = tree.as_numbers(steps)
@@ -334,6 +469,76 @@ class PrimalDual(Algorithm[Saddle, Any]):
             tree_map(mean, state.y_mean, y_new),
             number,
         )
+
+    def _adaptive_step(self, problem: Saddle, state: AdaptiveState) -> AdaptiveState:
+        steps = self._adaptive_steps(state)
+        here = MirrorPair(state.primal, state.dual)
+        found, _ = self._move(problem, here, *here, steps)
+        number, total = state.number + 1, state.total + 1
+        with torch.no_grad():
+            move, batch = tree_map(torch.sub, found, here), number.ndim
+            primal = _weighted_norm(move.primal, _reciprocal(steps.tau), batch)
+            residual = torch.hypot(
+                primal, _weighted_norm(move.dual, _reciprocal(steps.sigma), batch)
+            )
+            first = torch.where(number == 1, residual.to(number), state.first)
+            if self.restart is None:
+                assert isinstance(self.balance, AdaptiveBalance)
+                anew = self.balance.due(number, total)
+            else:
+                anew = self.restart.due(residual, first, state.last, number, total)
+            balance, changes = self._balanced(state, found, anew)
+        moved = found
+        if self.restart is not None:
+            reflection = self._reflection(problem)
+            moved = self.restart.drawn(here, found, state.begun, number, anew, reflection)
+        return AdaptiveState(
+            *moved,
+            *found,
+            state.units,
+            balance,
+            tree_map(lambda new, old: torch.where(_over(anew, new), new, old), found, state.begun),
+            torch.where(anew, 0.0, number),
+            total,
+            first,
+            torch.where(anew, torch.inf, residual).to(first),
+            changes,
+        )
+
+    def _balanced(
+        self, state: AdaptiveState, found: MirrorPair, anew: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """r and the number of its changes, after a run that ends at ``found`` where ``anew``."""
+        if not isinstance(self.balance, AdaptiveBalance):
+            return state.balance, state.changes
+        batch, units = anew.ndim, state.units
+        sizes = (units.coupling, _reciprocal(units.dual))
+        ways = tree_map(torch.sub, found, state.begun)
+        primal, dual = (_weighted_norm(v, s, batch) for v, s in zip(ways, sizes, strict=True))
+        sound = anew
+        for way, point, size in zip((primal, dual), found, sizes, strict=True):
+            least = _ROUNDING * torch.finfo(state.balance.dtype).eps
+            sound = sound & (way > least * _weighted_norm(point, size, batch)) & way.isfinite()
+        return self.balance.changed(
+            state.balance, primal.to(state.balance), dual.to(state.balance), sound, state.changes
+        )
+
+    def _adaptive_steps(self, state: AdaptiveState) -> Steps:
+        """Both steps at the present balance, or the user's own (perhaps learned) tensors."""
+        tau, sigma = self.tau, self.sigma
+        if tau is None:
+            tau = _over_balance(state.units.coupling, state.balance, state.primal)
+            tau = tree.map_steps(lambda t: 1 / (t + state.units.smooth), tau)
+        if sigma is None:
+            sigma = _over_balance(state.units.dual, state.balance, state.dual)
+        return Steps(tau, sigma)
+
+    def _reflection(self, problem: Saddle) -> float:
+        """How far beyond T(z) one may go: (1 − α)/α for T averaged with α = 1/2, or 2/3 with f."""
+        if isinstance(problem.smooth, Zero):
+            return 1.0
+        both_given = self.tau is not None and self.sigma is not None
+        return 0.0 if both_given else 0.5  # else L_f is known: steps were derived with it
 
     def _move(
         self, problem: Saddle, state: Any, x: Var, y: Var, steps: Steps
@@ -381,8 +586,13 @@ class PrimalDual(Algorithm[Saddle, Any]):
             )
         if isinstance(state, MirrorPair):
             return self, state
-        tau, sigma = self._sizes(state.steps)
-        plain = replace(self, tau=tau, sigma=sigma, norm=None, precondition=False)
+        tau, sigma = self._in_use(state)
+        plain = replace(
+            self, tau=tau, sigma=sigma, norm=None, precondition=False, scaling=None, restart=None,
+            balance=1.0,
+        )  # fmt: skip
+        if isinstance(state, AdaptiveState):
+            return plain, MirrorPair(state.x, state.y)
         return plain, MirrorPair(state.primal, state.dual)
 
     def with_variables(self, state: State, reduced: MirrorPair) -> State:
@@ -400,7 +610,28 @@ class PrimalDual(Algorithm[Saddle, Any]):
     def steps(self, problem: Saddle, state: State) -> dict[str, Any]:
         if isinstance(state, MirrorPair):
             return {"tau": self.tau, "sigma": self.sigma}
-        return self._sizes(state.steps)._asdict()
+        steps = self._in_use(state)._asdict()
+        if isinstance(self.balance, AdaptiveBalance) and isinstance(state, AdaptiveState):
+            steps["balance"] = state.balance
+        return steps
+
+    def _in_use(self, state: Any) -> Steps:
+        if isinstance(state, AdaptiveState):
+            return self._adaptive_steps(state)
+        return self._sizes(state.steps)
+
+    def residual(
+        self, before: State, after: State, batch: int = 0, largest: Tensor | None = None
+    ) -> Tensor:
+        """Of a state that adapts: ‖T(z) − z‖, for points may hardly move on their way, relative to
+        their size now or where the run began; what went before may have been far too large."""
+        if not isinstance(before, AdaptiveState) or not isinstance(after, AdaptiveState):
+            return super().residual(before, after, batch, largest)
+        before = before._replace(x=before.primal, y=before.dual)
+        size = self.size(after._replace(x=after.begun.primal, y=after.begun.dual), batch)
+        if largest is not None:
+            size = torch.maximum(size, torch.finfo(size.dtype).eps * largest)
+        return super().residual(before, after, batch, size)
 
     def remedy(self, problem: Saddle, state: State) -> str:
         """A balance by which both variables move at their own scale, where the present one is off.
@@ -414,6 +645,9 @@ class PrimalDual(Algorithm[Saddle, Any]):
             return f"leave tau and sigma None, or {scale}"
         if not (is_euclidean(self.geometry) and is_euclidean(self.dual_geometry)):
             return scale
+        if isinstance(self.balance, AdaptiveBalance):
+            diagonal = self.precondition or self.scaling is not None
+            return scale if diagonal else f"try PrimalDual(…, scaling=Ruiz()), or {scale}"
         x, y = (as_number(tree.norm(tree.detach(v))) for v in self.points(state))
         present = as_number(torch.as_tensor(self.balance).amax())
         if x == 0 or y == 0 or 1 / _OFF_BALANCE < x / y / present < _OFF_BALANCE:
@@ -434,6 +668,34 @@ def _require_saddle(problem: Any) -> None:
             f"PrimalDual solves Saddle problems, not {type(problem).__name__}. "
             "Use ForwardBackward for a Composite problem."
         )
+
+
+def _over(t: Tensor, like: Tensor) -> Tensor:
+    """One number for each element of a batch, such that it broadcasts against its entries."""
+    return t.reshape(*t.shape, *(1,) * (like.ndim - t.ndim))
+
+
+def _over_balance(size: Any, balance: Tensor, like: Var) -> Any:
+    """size/r for a variable; one for each of its parts where r differs along a batch."""
+    if isinstance(size, tuple) or (isinstance(like, tuple) and balance.ndim):
+        sizes = size if isinstance(size, tuple) else (size,) * len(like)
+        pairs = zip(sizes, like, strict=True)
+        return tuple(_over_balance(part, balance, t) for part, t in pairs)
+    return size / (balance if isinstance(like, tuple) else _over(balance, like))
+
+
+def _reciprocal(steps: Any) -> Any:
+    return tree.map_steps(lambda s: 1 / s, steps)
+
+
+def _weighted_norm(x: Var, weights: Any, batch: int) -> Tensor:
+    """(Σ w_j |x_j|²)^½ for each element of a batch."""
+    if isinstance(x, tuple):
+        each = weights if isinstance(weights, tuple) else (weights,) * len(x)
+        parts = [_weighted_norm(t, w, batch) for t, w in zip(x, each, strict=True)]
+        return torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    scaled = x * weights**0.5
+    return wide_norm(scaled, tuple(range(batch, scaled.ndim))) if scaled.ndim > batch else scaled
 
 
 def _shape(t: Tensor) -> torch.Size:
