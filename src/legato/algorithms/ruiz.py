@@ -35,6 +35,8 @@ class Ruiz:
     >>> for scaling in None, lg.Ruiz():
     ...     algorithm = lg.PrimalDual(scaling=scaling)
     ...     print(lg.solve(problem, algorithm, stop=lg.Stop(1000)).x.round(decimals=3))
+    tensor([0.0000, 2.0100])
+    tensor([1., 2.])
     """
 
     passes: int = 10
