@@ -143,6 +143,7 @@ def estimator_subjects() -> list[Subject]:
     options: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         "LassoBilevel": (lambda: sk.LassoBilevel(cv=3), {}),
         "ElasticNetBilevel": (lambda: sk.ElasticNetBilevel(cv=3), {}),
+        "RidgeBilevel": (lambda: sk.RidgeBilevel(cv=3), {}),
         "GroupLassoBilevel": (
             lambda: sk.GroupLassoBilevel(groups=np.array([0, 0, 1, 1]), cv=3), {}
         ),
@@ -154,7 +155,7 @@ def estimator_subjects() -> list[Subject]:
             differentiable=False, covers=("OuterPath",), rounding=1e-5, in_single=None,
             permuted={"X": (-1,)} if name != "GroupLassoBilevel" else {},
             # One α before |w| and w² ties both to the units of y, as in scikit-learn.
-            homogeneous=("y",) if "Lasso" in name else (), **more,
+            homogeneous=("y",) if "Lasso" in name or "Ridge" in name else (), **more,
         )
         for name, (make, more) in options.items()
     ]  # fmt: skip

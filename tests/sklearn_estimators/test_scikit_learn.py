@@ -17,9 +17,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from legato.sklearn import ElasticNetBilevel, GroupLassoBilevel, LassoBilevel, LogisticBilevel
+from legato.sklearn import (
+    ElasticNetBilevel,
+    GroupLassoBilevel,
+    LassoBilevel,
+    LogisticBilevel,
+    RidgeBilevel,
+)
 
-EVERY = [LassoBilevel, ElasticNetBilevel, GroupLassoBilevel, LogisticBilevel]
+EVERY = [LassoBilevel, ElasticNetBilevel, RidgeBilevel, GroupLassoBilevel, LogisticBilevel]
 # A short walk keeps hundreds of fits short; nothing that is checked depends on it.
 SHORT = {"cv": 3, "alpha_min_ratio": 0.2, "tol": 1e-3, "max_iter": 3}
 VARIANTS = [*(make(**SHORT) for make in EVERY), LassoBilevel(per_feature=True, **SHORT)]

@@ -96,7 +96,8 @@ def test_an_adjoint_that_ran_out_of_iterations():
         w = torch.tensor(0.15).double().requires_grad_()
         energy = lg.SquaredDistance(b) + lg.L1(w) @ K
         way = lg.Piggyback(iterations, tol=1e-6)
-        solution = lg.solve(energy, gradient=way, stop=lg.Stop(3000, tol=1e-13))
+        stop = lg.Stop(3000, tol=1e-13)
+        solution = lg.solve(energy, lg.PrimalDual(), gradient=way, stop=stop)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             solution.x[0].backward()

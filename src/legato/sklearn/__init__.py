@@ -8,7 +8,15 @@ with needs_extra("legato.sklearn", "sklearn"):
         GroupLassoBilevel,
         LassoBilevel,
         LogisticBilevel,
+        RidgeBilevel,
     )
     from legato.sklearn.search import OuterPath
 
-__all__ = ["ElasticNetBilevel", "GroupLassoBilevel", "LassoBilevel", "LogisticBilevel", "OuterPath"]
+__all__ = [
+    "ElasticNetBilevel",
+    "GroupLassoBilevel",
+    "LassoBilevel",
+    "LogisticBilevel",
+    "OuterPath",
+    "RidgeBilevel",
+]

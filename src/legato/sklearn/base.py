@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import check_scoring
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
@@ -19,19 +21,32 @@ from threadpoolctl import threadpool_limits
 from legato.errors import InputError
 from legato.sklearn.criterion import Criterion, Fold, ValidationRows, held_out, splits
 from legato.sklearn.design import Design
-from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, LinearLoss, LowerLevel
+from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, Fitted, LinearLoss, LowerLevel
 from legato.sklearn.penalties import Groups, Indices, Penalties, Vector
 from legato.sklearn.search import CurveSearch, OuterPath, Prior, descend, log_grid
 
 GRID_SPACING = 1.2
 """The factor between the penalties of the first walk, at most."""
+RIDGE_SPACING = 2.0
+"""The same for a ridge, whose curve has no kinks."""
+RIDGE_ENOUGH = 1e-3
+"""The share of the loss that a smaller ridge must promise to be worth a word."""
+TOP_OF_RIDGE = 10.0
+"""The largest ridge looked at, in units of the largest sum of squares along any direction."""
+SCORE_HALVINGS = 3
+"""How often a grid is refined around its best score."""
 PRIOR_A_FEATURE = 0.5
 """The default ``prior`` of one penalty for each feature: of seven ways the one with the lowest test
 loss on twelve data sets (benchmarks/results/penalty_defaults_cpu.json)."""
 START_RATIOS = (0.95, 0.5, 0.1)
 """The L1 shares from which a tuned share may start."""
 
+Score = Callable[[list[Fitted]], float]
+"""Solutions of all folds ↦ their mean score."""
+
 SHARED_DOCUMENTATION = {
+    "[positive]": """positive : bool, default=False
+        Whether coefficients are at least zero.""",
     "[one penalty or many]": """per_feature : bool, default=False
         Tune one penalty for each feature. Seldom better than one for all, and with many features
         they overfit the folds: see ``prior``.
@@ -47,10 +62,15 @@ SHARED_DOCUMENTATION = {
         The standard deviation of many log penalties around the single one that is best, as a
         normal prior; np.inf is none. None is 0.5 with one penalty for each feature, unless
         ``early_stopping`` is given, and no prior for groups.
+    alpha : float or array-like of shape (n_penalties,), default=None
+        Penalties to fit with, as scikit-learn's estimators do; None tunes them.
+    scoring : str or callable, default=None
+        A score on held-out rows by which one penalty is chosen, as in scikit-learn; it has no
+        derivative, and many penalties are tuned by the loss only. None is the loss of the model.
     alpha_init : float or array-like of shape (n_penalties,), default=None
         Penalties to start from; None starts from a walk over one penalty.
     alpha_min_ratio : float, default=1e-3
-        The smallest penalty looked at, relative to the largest useful one.
+        The smallest penalty looked at, relative to the largest useful one; its square for a ridge.
     max_iter : int, default=100
         For one penalty, cuts of brackets (a warning says if they did not suffice); for many, outer
         steps, of which fewer also mean less overfitting (``path_.reason`` says why they end).
@@ -86,6 +106,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
     groups: Any = None
     cv: Any = 5
+    alpha: Any = None
+    scoring: Any = None
     early_stopping: float | None = None
     prior: float | None = None
     alpha_init: Any = None
@@ -130,9 +152,13 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             if (weights < 0).any() or not weights.sum() > 0:
                 raise InputError("Every sample_weight is zero, or one is negative.")
         whole = self._level(X, y, weights, np.arange(len(y)), penalties.groups)
+        given = self._given(penalties)
         largest = float((whole.null_gradient() / penalties.factor).max(initial=0.0))
         path = OuterPath(penalties.count)
-        if largest <= 1e2 * np.finfo(float).eps * whole.size * float(whole.design.scale.max()):
+        if given is not None:
+            theta, path.reason = given, "alpha was given: nothing was tuned"
+            fitted = whole.solve(penalties.weights(theta))
+        elif largest <= 1e2 * np.finfo(float).eps * whole.size * float(whole.design.scale.max()):
             # A constant target, or features without any relation to it: nothing to tune.
             theta = penalties.common(np.log(np.finfo(float).eps))
             path.add(0.0, theta, 0.0)
@@ -140,10 +166,13 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             fitted = whole.without_features()
         else:
             criterion = Criterion(self._folds(X, y, weights, labels, penalties.groups), penalties)
+            if penalties.l1_ratio == 0:
+                largest = TOP_OF_RIDGE * whole.design.largest_square()
             for fold in criterion.folds:  # so that the model without features is on every walk
                 reach = fold.level.null_gradient() / penalties.factor
                 largest = max(largest, float(reach.max()))
-            theta = self._search(criterion, path, largest)
+            score = None if self.scoring is None else self._scored(criterion, sample_weight)
+            theta = self._search(criterion, path, largest, score)
             criterion.report(theta)
             fitted = whole.solve(penalties.weights(theta))
         if fitted.residual > ACCEPTED_RESIDUAL:
@@ -158,6 +187,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         self.path_ = path
         self.n_iter_ = len(path)
         alpha = penalties.alpha(theta)
+        if given is not None:  # not the exponential of its logarithm
+            alpha = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), len(alpha)).copy()
         self.alpha_ = float(alpha[0]) if penalties.count == 1 else alpha
         if penalties.l1_ratio is None:
             self.l1_ratio_ = penalties.ratio(theta)
@@ -208,20 +239,24 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
     # --- the upper level --------------------------------------------------------------------------
 
-    def _search(self, criterion: Criterion, path: OuterPath, largest: float) -> Vector:
+    def _search(
+        self, criterion: Criterion, path: OuterPath, largest: float, score: Score | None
+    ) -> Vector:
         """θ, given the largest L1 penalty for which any feature matters."""
         penalties = criterion.penalties
         start = self._start(penalties)
+        if score is not None:
+            return self._best_score(criterion, path, largest, score)
         if penalties.size == 1 or start is None:
             ratios = START_RATIOS if penalties.l1_ratio is None else (penalties.l1_ratio,)
             for ratio in ratios:
-                self._walk(criterion, path, largest / ratio, ratio, start)
+                self._walk(criterion, path, largest / (ratio or 1.0), ratio, start)
             path.chosen = int(np.argmin(path.loss))
             start = path.theta[path.chosen]
         if penalties.size == 1:
             return start
-        top = np.log(largest / penalties.ratio(start))
-        lowest = np.full(penalties.size, top + np.log(self.alpha_min_ratio))
+        top = np.log(largest / (penalties.ratio(start) or 1.0))
+        lowest = np.full(penalties.size, top + np.log(self._least_ratio(penalties)))
         highest = np.full(penalties.size, top + 2)
         if penalties.l1_ratio is None:
             lowest[-1], highest[-1] = -4.0, 7.0  # an L1 share between 0.02 and 0.999
@@ -280,7 +315,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         tol = float(self.tol) if alone else max(float(self.tol), 1e-4)
         search = CurveSearch(curve, tol, most=int(self.max_iter))
         if start is None:
-            grid = log_grid(largest, self.alpha_min_ratio, GRID_SPACING)
+            grid = self._grid(penalties, largest)
         else:  # near the given penalty only
             grid = [float(start[0]) + d for d in (0.7, 0.35, 0.0, -0.35, -0.7)]
         best = search.refine(search.coarse(grid))
@@ -295,7 +330,9 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=6,
             )
-        if alone and start is None and best.x <= grid[-1] and best.slope > 0:
+        # A ridge tends to least squares, and what its loss may still fall by is about its slope.
+        enough = RIDGE_ENOUGH * abs(best.f) if penalties.l1_ratio == 0 else 0.0
+        if alone and start is None and best.x <= grid[-1] and best.slope > enough:
             warnings.warn(
                 f"The best penalty found, {np.exp(best.x):.3g}, is the smallest one looked at, and "
                 f"the validation loss still falls: lower alpha_min_ratio = "
@@ -305,6 +342,105 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
                 stacklevel=6,
             )
 
+    def _grid(self, penalties: Penalties, largest: float) -> list[float]:
+        spacing = RIDGE_SPACING if penalties.l1_ratio == 0 else GRID_SPACING
+        return log_grid(largest, self._least_ratio(penalties), spacing)
+
+    def _least_ratio(self, penalties: Penalties) -> float:
+        return float(self.alpha_min_ratio) ** (2 if penalties.l1_ratio == 0 else 1)
+
+    # --- by a score -------------------------------------------------------------------------------
+
+    def _scored(self, criterion: Criterion, sample_weight: Any) -> Score:
+        """The mean of ``scoring`` over folds, for models with given solutions."""
+        if criterion.penalties.size > 1:
+            raise InputError(
+                "scoring chooses one penalty; many, or a tuned l1_ratio, are tuned by derivatives "
+                "of the loss. Leave scoring None, or tune one penalty with a given l1_ratio."
+            )
+        scorer = check_scoring(self, scoring=self.scoring)
+
+        def score(solutions: list[Fitted]) -> float:
+            found = []
+            for fold, at in zip(criterion.folds, solutions, strict=True):
+                model = clone(self)
+                coef = fold.level.design.coefficients(at.w, at.intercept)
+                model._take(*coef, self)
+                held, more = fold.held, {}
+                if sample_weight is not None:
+                    more["sample_weight"] = held.weights * held.count
+                found.append(scorer(model, held.X, self._labels(held.y), **more))
+            return float(np.mean(found))
+
+        return score
+
+    def _take(self, coef: Vector, intercept: float, fitted: Any) -> None:
+        """Coefficients of a fold, with what ``fitted`` knows of the data."""
+        self.coef_ = coef
+        self.intercept_ = intercept
+        self.n_features_in_ = fitted.n_features_in_
+
+    def _labels(self, y: Vector) -> Any:
+        """The target as the user gave it."""
+        return y
+
+    def _best_score(
+        self, criterion: Criterion, path: OuterPath, largest: float, score: Score
+    ) -> Vector:
+        """The penalty of the best score: all of a grid, then between its best neighbours."""
+        penalties = criterion.penalties
+        ratio = penalties.l1_ratio
+        assert ratio is not None
+        grid, state = self._grid(penalties, largest / (ratio or 1.0)), None
+        spacing = grid[0] - grid[1]
+        for x in grid:
+            state = self._note_score(criterion, path, x, score, state)
+        for _ in range(SCORE_HALVINGS):
+            spacing *= 0.5
+            middle = float(path.theta[int(np.argmin(path.loss))][0])
+            for x in (middle + spacing, middle - spacing):
+                self._note_score(criterion, path, x, score, state)
+        if np.isnan(path.loss).any():
+            raise InputError(
+                f"scoring = {self.scoring!r} gave NaN on held-out rows: there is no best penalty."
+            )
+        path.chosen = int(np.argmin(path.loss))
+        path.reason = "the best score of a grid, and of points between its best neighbours"
+        return path.theta[path.chosen]
+
+    def _note_score(
+        self, criterion: Criterion, path: OuterPath, x: float, score: Score, state: Any
+    ) -> Any:
+        theta = criterion.penalties.common(x)
+        _, _, state = criterion(theta, state)
+        path.add(-score(state), theta, np.nan)
+        return state
+
+    # --- what is given ----------------------------------------------------------------------------
+
+    def _given(self, penalties: Penalties) -> Vector | None:
+        """θ of the penalties to fit with, or None where they are tuned."""
+        if self.alpha is None:
+            return None
+        if penalties.l1_ratio is None:
+            raise InputError("alpha is given, so nothing is tuned: give l1_ratio as well.")
+        alpha = self._penalties_in("alpha", penalties)
+        with np.errstate(divide="ignore"):
+            return np.log(np.broadcast_to(alpha, penalties.count))
+
+    def _penalties_in(self, name: str, penalties: Penalties) -> Vector:
+        given = np.asarray(getattr(self, name), dtype=np.float64)
+        if given.ndim > 1 or (given.ndim == 1 and len(given) != penalties.count):
+            raise InputError(
+                f"{name} must be one number or {penalties.count} of them (one a penalty), not "
+                f"of shape {given.shape}."
+            )
+        least = "zero or positive" if name == "alpha" else "positive"
+        sound = (given >= 0) if name == "alpha" else (given > 0)
+        if not (np.isfinite(given).all() and sound.all()):
+            raise InputError(f"{name} must hold {least} finite penalties.")
+        return given
+
     def _start(self, penalties: Penalties) -> Vector | None:
         """θ to start from: that of the last fit, or the one given, or None."""
         last = getattr(self, "_theta", None)
@@ -312,16 +448,8 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             return last.copy()
         if self.alpha_init is None:
             return None
-        given = np.asarray(self.alpha_init, dtype=np.float64)
-        if given.ndim > 1 or (given.ndim == 1 and len(given) != penalties.count):
-            raise InputError(
-                f"alpha_init must be one number or {penalties.count} of them (one a penalty), not "
-                f"of shape {given.shape}."
-            )
-        if not (np.isfinite(given).all() and (given > 0).all()):
-            raise InputError("alpha_init must hold positive finite penalties.")
         theta = penalties.common(0.0)
-        theta[: penalties.count] = np.log(given)
+        theta[: penalties.count] = np.log(self._penalties_in("alpha_init", penalties))
         return theta
 
     # --- arguments --------------------------------------------------------------------------------
@@ -390,6 +518,7 @@ class FeaturePenalties(BilevelLinearModel):
     """One L1 penalty, one for each label in ``groups``, or one for each feature."""
 
     per_feature: bool = False
+    positive: bool = False
 
     def _l1_ratio(self) -> float | None:
         return 1.0
@@ -403,5 +532,5 @@ class FeaturePenalties(BilevelLinearModel):
         elif self.groups is not None:
             self.groups_, index = labels_of(self.groups, features)
             count = len(self.groups_)
-        single = Groups.singletons(features)
+        single = Groups.singletons(features, bool(self.positive))
         return Penalties(single, index, count, np.ones(features), self._l1_ratio())

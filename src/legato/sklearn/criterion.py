@@ -12,9 +12,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv, train_test_split
 
 from legato.errors import InexactGradientWarning, InputError
-from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, Fitted, LowerLevel, centred_products
+from legato.sklearn.lower_level import (
+    ACCEPTED_RESIDUAL,
+    Fitted,
+    LowerLevel,
+    centred_products,
+    centred_rows,
+)
 from legato.sklearn.penalties import Indices, Matrix, Penalties, Vector, Weights
-from legato.sklearn.quadratic import curvature, factorise
+from legato.sklearn.quadratic import Solver, curvature, factorise, ridge_system
 
 # --- rows -----------------------------------------------------------------------------------------
 
@@ -101,6 +107,15 @@ def hessian(level: LowerLevel, at: Fitted, features: Any) -> tuple[Matrix, Vecto
     return centred_products(level.columns.of(features), D, centre=level.fit_intercept)
 
 
+def weighted_rows(level: LowerLevel, at: Fitted, features: Any) -> tuple[Matrix, Vector]:
+    """Z with ∇²f = ZᵀZ, and how the intercept follows."""
+    X, weights = level.columns.of(features), level.design.weights
+    if level.loss.quadratic:
+        return np.sqrt(weights)[:, None] * X, np.zeros(len(features))
+    D = weights * level.loss.second_derivative(at.z, level.y)
+    return centred_rows(X, D, centre=level.fit_intercept)
+
+
 def predict(level: LowerLevel, at: Fitted, held: ValidationRows) -> tuple[Vector, Matrix]:
     """Predictions for held-out rows, and those rows on the support."""
     rows = level.design.rows(held.X, at.support)
@@ -134,12 +149,16 @@ def hypergradient(
     if len(A) == 0:
         return value, Hypergradient(da, db, 1.0)
     q = factor * held.weights * level.loss.derivative(z, held.y)
-    H, mean = hessian(level, at, A)
     scaled = level.scaled(weights)
     groups, old = level.groups.among(A)
     w = at.w[A]
-    K = H + np.diag(scaled.b[A]) + curvature(w, scaled.a[old], groups)
-    solved = factorise(K)
+    solved: Solver
+    if level.dense(scaled):
+        Z, mean = weighted_rows(level, at, A)
+        solved = ridge_system(Z, scaled.b[A])
+    else:
+        H, mean = hessian(level, at, A)
+        solved = factorise(H + np.diag(scaled.b[A]) + curvature(w, scaled.a[old], groups))
     v = solved.solve(rows.T @ q - mean * q.sum())
     da[old] = -groups.dots(v, groups.directions(w)) / level.design.group_scale[old]
     db[A] = -v * w / level.design.scale[A] ** 2
@@ -165,7 +184,9 @@ def uniqueness(level: LowerLevel, at: Fitted, weights: Weights) -> Uniqueness:
     Reference: Tibshirani (2013), *The lasso problem and uniqueness*.
     """
     scaled = level.scaled(weights)
-    slack = scaled.a - level.groups.norms(at.gradient)
+    if level.dense(scaled) and (scaled.b[level.design.live > 0] > 0).all():
+        return Uniqueness(0, 1.0)
+    slack = scaled.a - level.groups.pulls(at.gradient)
     active = level.groups.norms(at.w) > 0
     tied = active | (slack <= 1e-9 * level.size)
     tied &= level.groups.norms(level.design.live) > 0  # constant features are 0 in any case

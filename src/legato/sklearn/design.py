@@ -60,6 +60,25 @@ class Design:
         absent = 1 - np.bincount(column, weights, features)  # the weight of entries that are zero
         return spread + np.where(stored < rows, np.maximum(absent, 0.0), 0.0) * self.mean**2
 
+    def largest_square(self) -> float:
+        """max Σ_i ω_i ((x_i − x̄)ᵀv)² over ‖v‖ = 1, in the scale of the data as given."""
+        v = np.sqrt(np.maximum(self.scale * self.live, 0.0))
+        for _ in range(30):
+            size = float(np.linalg.norm(v))
+            if size == 0:
+                return 0.0
+            v = v / size
+            forward = self._times(v * self.scale)
+            v = self.correlate(self.weights * forward) * self.scale
+        return float(np.linalg.norm(v))
+
+    def _times(self, w: Vector) -> Vector:
+        """X̃w."""
+        if not self.sparse:
+            return self.X @ w
+        scaled = w * self.live / self.scale
+        return self.X @ scaled - float(self.mean @ scaled)
+
     def correlate(self, r: Vector) -> Vector:
         """X̃ᵀr."""
         if not self.sparse:
@@ -89,12 +108,14 @@ class Design:
 class Columns:
     """Columns of X̃ written out as they are needed, with X̃ᵀΩX̃ kept where it does not change."""
 
-    def __init__(self, design: Design, *, products: bool) -> None:
-        self.design, self.products = design, products
+    def __init__(self, design: Design) -> None:
+        self.design = design
         self.place = np.full(design.shape[1], -1, dtype=np.intp)
         self.known = np.empty(0, dtype=np.intp)
         self.block = np.empty((design.shape[0], 0), order="F")
         self.gram = np.empty((0, 0))
+        self.multiplied = 0
+        """So many of the known columns are in the gram matrix: a ridge never asks for it."""
 
     def _require(self, features: Indices) -> Indices:
         new = features[self.place[features] < 0]
@@ -102,10 +123,6 @@ class Columns:
             old, size = len(self.known), len(self.known) + len(new)
             self._reserve(size)
             self.block[:, old:size] = self.design.columns(new)
-            if self.products:
-                weighted = self.design.weights[:, None] * self.block[:, old:size]
-                self.gram[:size, old:size] = self.block[:, :size].T @ weighted
-                self.gram[old:size, :old] = self.gram[:old, old:size].T
             self.place[new] = np.arange(old, size)
             self.known = np.concatenate([self.known, new])
         return self.place[features]
@@ -119,10 +136,20 @@ class Columns:
         block = np.empty((self.design.shape[0], more), order="F")
         block[:, :old] = self.block[:, :old]
         self.block = block
-        if self.products:
-            gram = np.empty((more, more))
+
+    def _multiply(self) -> None:
+        """Bring the gram matrix up to the known columns."""
+        old, size = self.multiplied, len(self.known)
+        if old == size:
+            return
+        if len(self.gram) < size:
+            gram = np.empty((self.block.shape[1], self.block.shape[1]))
             gram[:old, :old] = self.gram[:old, :old]
             self.gram = gram
+        weighted = self.design.weights[:, None] * self.block[:, old:size]
+        self.gram[:size, old:size] = self.block[:, :size].T @ weighted
+        self.gram[old:size, :old] = self.gram[:old, old:size].T
+        self.multiplied = size
 
     def of(self, features: Indices) -> Matrix:
         """X̃ restricted to some features."""
@@ -132,4 +159,5 @@ class Columns:
     def gram_of(self, features: Indices) -> Matrix:
         """X̃ᵀΩX̃ restricted to some features."""
         place = self._require(features)
+        self._multiply()
         return self.gram[np.ix_(place, place)]

@@ -1,4 +1,4 @@
-"""The four estimators: lasso, elastic net, group lasso and sparse logistic regression."""
+"""The estimators: lasso, elastic net, ridge, group lasso and logistic regression."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ class LassoBilevel(_Regression, FeaturePenalties):
 
     Parameters
     ----------
+    [positive]
     [one penalty or many]
     [tuning]
 
@@ -97,6 +98,7 @@ class ElasticNetBilevel(_Regression, FeaturePenalties):
     ----------
     l1_ratio : float, default=0.5
         r in (0, 1]; None tunes it as well, by hypergradient from the best of 0.95, 0.5 and 0.1.
+    [positive]
     [one penalty or many]
     [tuning]
 
@@ -124,9 +126,47 @@ class ElasticNetBilevel(_Regression, FeaturePenalties):
         r = self.l1_ratio
         if r is not None and not (isinstance(r, Real) and 0 < r <= 1):
             raise InputError(
-                f"l1_ratio must be None or lie in (0, 1], not {r!r}; for r = 0 use Ridge."
+                f"l1_ratio must be None or lie in (0, 1], not {r!r}; for r = 0 use RidgeBilevel."
             )
         return None if r is None else float(r)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RidgeBilevel(_Regression, FeaturePenalties):
+    r"""Ridge regression with one penalty, or one for each feature or group of features, tuned.
+
+    .. math:: \frac{1}{2n}‖y − Xw − b‖^2 + \tfrac12 \sum_j α_j w_j^2
+
+    With one penalty this is scikit-learn's ``Ridge(n * alpha)``. One for each feature can switch
+    features off: α_j → ∞ makes w_j = 0, as in automatic relevance determination. Solved by one
+    factorisation, of as many equations as there are rows or features, whichever are fewer; tuned as
+    :class:`LassoBilevel`. Reference: Hoerl and Kennard (1970), *Ridge regression: biased estimation
+    for nonorthogonal problems*; MacKay (1992) for one penalty each.
+
+    Parameters
+    ----------
+    [positive]
+    [one penalty or many]
+    [tuning]
+
+    Attributes
+    ----------
+    [coefficients]
+    [attributes]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 6))
+    >>> y = X[:, 0] - X[:, 1] + 0.3 * rng.standard_normal(80)
+    >>> model = RidgeBilevel(cv=3).fit(X, y)
+    >>> model.alpha_ > 0, model.score(X, y) > 0.9
+    (True, True)
+    """
+
+    def _l1_ratio(self) -> float | None:
+        return 0.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -180,21 +220,24 @@ class GroupLassoBilevel(_Regression, BilevelLinearModel):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
-    r"""Logistic regression with one L1 penalty, or one for each feature or group, tuned on folds.
+    r"""Logistic regression with one penalty, or one for each feature or group, tuned on folds.
 
-    .. math:: \frac1n \sum_i \log\big(1 + e^{−y_i(x_i^⊤ w + b)}\big) + \sum_j α_j |w_j|, \qquad
-              y_i ∈ \{−1, 1\}
+    .. math:: \frac1n \sum_i \log\big(1 + e^{−y_i(x_i^⊤ w + b)}\big)
+              + \sum_j α_j \big(r |w_j| + \tfrac{1 − r}{2} w_j^2\big), \qquad y_i ∈ \{−1, 1\}
 
     Validated by the mean log loss. With one penalty this is scikit-learn's
-    ``LogisticRegression(l1_ratio=1, solver="saga", C=1/(n·α))``; the intercept is not penalised
+    ``LogisticRegression(l1_ratio=r, solver="saga", C=1/(n·α))``; the intercept is not penalised
     (liblinear penalises it). Two classes; for more, wrap it in ``OneVsRestClassifier``. Newton
     models of the loss are minimised on working sets, so that classes that can be separated, where
     first-order methods crawl, cost no more. Reference: Bertrand et al. (2022).
 
     Parameters
     ----------
+    l1_ratio : float, default=1.0
+        r between 0 and 1, the share of the L1 penalty: 1 is sparse, 0 a ridge; None tunes it.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, which multiply ``sample_weight`` in training and validation.
+    [positive]
     [one penalty or many]
     [tuning]
 
@@ -219,7 +262,22 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
     True
     """
 
+    l1_ratio: float | None = 1.0
     class_weight: Any = None
+
+    def _l1_ratio(self) -> float | None:
+        r = self.l1_ratio
+        if r is not None and not (isinstance(r, Real) and 0 <= r <= 1):
+            raise InputError(f"l1_ratio must be None or lie in [0, 1], not {r!r}.")
+        return None if r is None else float(r)
+
+    def _take(self, coef: Vector, intercept: float, fitted: Any) -> None:
+        super()._take(coef.reshape(1, -1), intercept, fitted)
+        self.intercept_ = np.array([intercept])
+        self.classes_ = fitted.classes_
+
+    def _labels(self, y: Vector) -> Any:
+        return self.classes_[y.astype(int)]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Tune the penalties on the folds of ``cv``, and fit all rows with them.

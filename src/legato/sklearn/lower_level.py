@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from legato.sklearn.design import Columns, Design
 from legato.sklearn.penalties import Groups, Indices, Matrix, Vector, Weights
-from legato.sklearn.quadratic import SparseQuadratic, violations
+from legato.sklearn.quadratic import SparseQuadratic, ridge_system, violations
 
 TOLERANCE = 1e-11
 """Optimality, relative to the correlation of the data with a feature: near machine precision."""
@@ -104,7 +104,7 @@ class LowerLevel:
     ) -> None:
         self.design, self.y, self.loss, self.groups = design, y, loss, groups
         self.fit_intercept = intercept
-        self.columns = Columns(design, products=loss.quadratic)
+        self.columns = Columns(design)
         self.null = loss.intercept(y, design.weights) if intercept else 0.0
         self.size = loss.size(y - self.null, design.weights) or 1.0
         self.last: Fitted | None = None
@@ -118,7 +118,7 @@ class LowerLevel:
         """‖∇f_g‖ at w = 0, in the scale of the data: the penalties that make everything zero."""
         z = np.full(len(self.y), self.null)
         r = self.design.weights * self.loss.derivative(z, self.y)
-        return self.groups.norms(self.design.correlate(r)) * self.design.group_scale
+        return self.groups.pulls(self.design.correlate(r)) * self.design.group_scale
 
     def without_features(self) -> Fitted:
         """The best constant prediction."""
@@ -134,7 +134,7 @@ class LowerLevel:
         w = np.zeros(self.design.shape[1]) if start is None else start.w.copy()
         intercept = self.null if start is None else start.intercept
         best: Fitted | None = None
-        working = np.flatnonzero(w)
+        working = np.flatnonzero(self.design.live) if self.dense(at) else np.flatnonzero(w)
         for rounds in range(MAX_ROUNDS):
             if len(working):
                 w, intercept = self._restricted(w, intercept, working, at)
@@ -152,6 +152,10 @@ class LowerLevel:
         self.last = best
         return best
 
+    def dense(self, at: Weights) -> bool:
+        """Whether no coefficient has a reason to be zero: a ridge alone."""
+        return not at.a.any() and not self.groups.positive
+
     def _examine(self, w: Vector, intercept: float, at: Weights, rounds: int) -> Fitted:
         support = np.flatnonzero(w)
         z = intercept + self.columns.of(support) @ w[support]
@@ -167,7 +171,7 @@ class LowerLevel:
     def _grown(self, here: Fitted, at: Weights) -> Indices:
         """The groups that are not zero, and those that violate optimality most."""
         active = self.groups.norms(here.w) > 0
-        wrong = np.where(active, 0.0, self.groups.norms(here.gradient) - at.a)
+        wrong = np.where(active, 0.0, self.groups.pulls(here.gradient) - at.a)
         violating = np.flatnonzero(wrong > 0.5 * TOLERANCE * self.size)
         room = max(100, 2 * int(active.sum()))
         if len(violating) > room:
@@ -182,7 +186,11 @@ class LowerLevel:
         groups, old = self.groups.among(working)
         a, b = at.a[old], at.b[working]
         tol = 0.2 * TOLERANCE * self.size
-        if self.loss.quadratic:
+        if self.loss.quadratic and self.dense(at):
+            Z = np.sqrt(self.design.weights)[:, None] * self.columns.of(working)
+            target = np.sqrt(self.design.weights) * (self.y - self.null)
+            part = ridge_system(Z, b).solve(Z.T @ target)
+        elif self.loss.quadratic:
             P = self.columns.gram_of(working)
             P[np.diag_indices_from(P)] += b
             target = self.design.weights * (self.y - self.null)
@@ -214,10 +222,15 @@ class LowerLevel:
                 break
             # Points far on their own side hardly bend the loss: a floor keeps the model definite.
             D = omega * np.maximum(self.loss.second_derivative(z, self.y), 1e-12)
-            H, mean = centred_products(X, D, centre=self.fit_intercept)
-            slope = gradient - mean * off
-            model = SparseQuadratic(H + np.diag(b), H @ w - slope, a, groups)
-            target, _ = model.minimise(w, 0.1 * tol)
+            if not a.any() and not groups.positive:
+                Z, mean = centred_rows(X, D, centre=self.fit_intercept)
+                right = Z.T @ (Z @ w) - (gradient - mean * off)
+                target = ridge_system(Z, b).solve(right)
+            else:
+                H, mean = centred_products(X, D, centre=self.fit_intercept)
+                slope = gradient - mean * off
+                model = SparseQuadratic(H + np.diag(b), H @ w - slope, a, groups)
+                target, _ = model.minimise(w, 0.1 * tol)
             step = target - w
             shift = -off / float(D.sum()) - float(mean @ step) if self.fit_intercept else 0.0
             t, rounding = 1.0, 4 * np.finfo(float).eps * abs(here)
@@ -232,6 +245,11 @@ class LowerLevel:
 
 def centred_products(X: Matrix, D: Vector, *, centre: bool) -> tuple[Matrix, Vector]:
     """XᵀDX with columns centred by the weights D: what eliminating the intercept leaves."""
-    mean = D @ X / D.sum() if centre else np.zeros(X.shape[1])
-    scaled = (X - mean) * np.sqrt(D)[:, None]
+    scaled, mean = centred_rows(X, D, centre=centre)
     return scaled.T @ scaled, mean
+
+
+def centred_rows(X: Matrix, D: Vector, *, centre: bool) -> tuple[Matrix, Vector]:
+    """Z with ZᵀZ = XᵀDX for columns centred by the weights D, and their means."""
+    mean = D @ X / D.sum() if centre else np.zeros(X.shape[1])
+    return (X - mean) * np.sqrt(D)[:, None], mean

@@ -19,16 +19,17 @@ class Groups:
 
     .. math:: Ω(w) = \sum_g a_g ‖w_g‖_2
 
-    Reference: Yuan and Lin (2006), *Model selection and estimation in regression with grouped
-    variables*.
+    ``positive`` adds w ≥ 0, for groups of one feature. Reference: Yuan and Lin (2006), *Model
+    selection and estimation in regression with grouped variables*.
     """
 
     of: Indices
     count: int
+    positive: bool = False
 
     @staticmethod
-    def singletons(features: int) -> Groups:
-        return Groups(np.arange(features), features)
+    def singletons(features: int, positive: bool = False) -> Groups:
+        return Groups(np.arange(features), features, positive)
 
     @property
     def single(self) -> bool:
@@ -39,6 +40,10 @@ class Groups:
         if self.single:
             return np.abs(w)
         return np.sqrt(np.bincount(self.of, w * w, self.count))
+
+    def pulls(self, gradient: Vector) -> Vector:
+        """How strongly a gradient pulls each group away from zero: ‖∇_g‖, or max(−∇_g, 0)."""
+        return np.maximum(-gradient, 0.0) if self.positive else self.norms(gradient)
 
     def dots(self, v: Vector, w: Vector) -> Vector:
         """⟨v_g, w_g⟩ for every group."""
@@ -66,7 +71,7 @@ class Groups:
     def among(self, features: Indices) -> tuple[Groups, Indices]:
         """The groups of some features, renumbered, and their old numbers."""
         if self.single:
-            return Groups.singletons(len(features)), features
+            return Groups.singletons(len(features), self.positive), features
         old, of = np.unique(self.of[features], return_inverse=True)
         if len(old) == len(features):  # keep the order of the features: group i is feature i
             return Groups.singletons(len(features)), self.of[features]

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from legato._support.momentum import next_t
 from legato.sklearn.penalties import Groups, Matrix, Vector
+
+
+class Solver(Protocol):
+    """A system that can be solved; ``pivot`` tells how regular it is."""
+
+    @property
+    def pivot(self) -> float: ...
+
+    def solve(self, right: Vector) -> Vector: ...
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,42 @@ def factorise(H: Matrix) -> Factor:
             continue
         pivots = np.diagonal(factor[0]) ** 2
         return Factor(factor, 0.0 if lift else float(pivots.min() / pivots.max()))
+
+
+@dataclass(frozen=True)
+class Woodbury:
+    r"""(ZᵀZ + diag(b))⁻¹ for more columns than rows, by a system of as many equations as rows.
+
+    .. math:: (Z^⊤Z + B)^{-1} = B^{-1} − B^{-1} Z^⊤ (I + Z B^{-1} Z^⊤)^{-1} Z B^{-1}
+    """
+
+    Z: Matrix
+    b: Vector
+    inner: Factor
+
+    @property
+    def pivot(self) -> float:
+        """Of Z, whose columns are dependent, nothing: b > 0 makes the system regular."""
+        return 1.0
+
+    def solve(self, right: Vector) -> Vector:
+        """The solution, and one correction of what rounding left of the right-hand side."""
+        x = self._once(right)
+        return x + self._once(right - self.Z.T @ (self.Z @ x) - self.b * x)
+
+    def _once(self, right: Vector) -> Vector:
+        part = right / self.b
+        return part - (self.Z.T @ self.inner.solve(self.Z @ part)) / self.b
+
+
+def ridge_system(Z: Matrix, b: Vector) -> Solver:
+    """ZᵀZ + diag(b), factorised on the side of Z that is shorter."""
+    rows, columns = Z.shape
+    if columns <= rows or not (b > 0).all():
+        P = Z.T @ Z
+        P[np.diag_indices_from(P)] += b
+        return factorise(P)
+    return Woodbury(Z, b, factorise(np.eye(rows) + (Z / b) @ Z.T))
 
 
 @dataclass(frozen=True)
@@ -98,6 +144,8 @@ class SparseQuadratic:
 
     def _proximal(self, w: Vector, gradient: Vector, L: float) -> Vector:
         u = w - gradient / L
+        if self.groups.positive:
+            return np.maximum(u - self.a / L, 0.0)
         norms = self.groups.norms(u)
         kept = np.divide(norms - self.a / L, norms, out=np.zeros_like(norms), where=norms > 0)
         return u * self.groups.spread(np.maximum(kept, 0.0))
@@ -125,6 +173,8 @@ class SparseQuadratic:
         residual = self.residual(w, self.P @ w - self.c)
         for _ in range(4):
             new = w + step
+            if self.groups.positive and (new < 0).any():
+                break
             left = self.residual(new, self.P @ new - self.c)
             if not left < 0.5 * residual:
                 break
@@ -160,6 +210,8 @@ class SparseQuadratic:
         slope += float((self.a * step * np.sign(w))[moving].sum())
         order = np.argsort(kinks)[: int(np.isfinite(kinks).sum())]
         jumps = 2 * (self.a * np.abs(step))[order]
+        if self.groups.positive:  # beyond a kink there is nothing
+            jumps = np.full_like(jumps, np.inf)
         after = slope + curve * kinks[order] + np.cumsum(jumps)  # F′ just behind every kink
         behind = np.flatnonzero(after >= 0)
         if len(behind) == 0:
@@ -203,4 +255,4 @@ def violations(gradient: Vector, w: Vector, a: Vector, groups: Groups) -> Vector
     """The distance of 0 from ∇f + a_g ∂‖·‖(w_g), for every group."""
     norms = groups.norms(w)
     shifted = groups.norms(gradient + groups.spread(a) * groups.directions(w))
-    return np.where(norms > 0, shifted, np.maximum(groups.norms(gradient) - a, 0.0))
+    return np.where(norms > 0, shifted, np.maximum(groups.pulls(gradient) - a, 0.0))
