@@ -20,7 +20,7 @@ from record import record
 
 import legato as lg
 
-LIMIT = 20_000
+LIMIT = 10_000
 EVERY = 10
 PROGRAMS = ("afiro", "sc50b", "blend", "recipe", "share2b", "scagr7", "kb2", "sc205")
 RESTART, BALANCE, SCALING = lg.Restart(), lg.AdaptiveBalance(), lg.Ruiz()
