@@ -29,6 +29,8 @@ from tree import Tree, warm_up  # noqa: E402
 
 FIRST = HERE.parents[1] / "benchmarks" / "results" / "mutation_cpu.json"
 """The run that they survived."""
+NO_TESTS = 5
+"""pytest's exit status where none was left to run."""
 ROW = re.compile(r"^\| (\S+\.py) \| `(.+)` \| (.+?) \| (.+) \|$", re.MULTILINE)
 NAMED = re.compile(r"^test (\w+/\w+)::(\w+)(?:\[(.+?)\])?")
 
@@ -76,7 +78,8 @@ def examine(tree: Tree, row: dict[str, str], cpu: float) -> dict[str, Any]:
         changed = mutant.apply(source)
         with tree.broken(mutant.module, changed), tree.kernels(fresh):
             code, result["test"] = runs(tree, row["verdict"], cpu)
-        result["caught"] += code not in (0, 5)  # 5: no test of that name
+        result["caught"] += code > 0 and code != NO_TESTS
+        result["out of time"] = result.get("out of time", 0) + (code < 0)
     return result
 
 
@@ -89,7 +92,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tree", type=Path, default=Path("/tmp/legato-recount"))
-    parser.add_argument("--seconds", type=float, default=120.0, help="of processor time for a test")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of processor time for a test")
     parser.add_argument("--nice", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -126,6 +129,7 @@ def main() -> None:
         "equivalent": Counter(r["kind"] for r in results)["equivalent"],
         "with_a_test": len(tested),
         "caught": len(caught),
+        "out_of_time": sum(bool(r.get("out of time")) for r in tested),
         "line_is_another_one": sum(not r["made"] for r in tested),
         "left": Counter(r["kind"] for r in results)["left"],
         "results": results,
