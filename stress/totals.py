@@ -39,7 +39,7 @@ def totals() -> dict[str, Any]:
     return {
         "summary": dict(counts),
         "files": by_file,
-        "cases": len(cases),
+        "open_cases": sum("open" in case for case in contents.values()),
         "open": {name: case["open"] for name, case in contents.items() if "open" in case},
     }
 

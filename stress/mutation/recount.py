@@ -55,8 +55,9 @@ def again(tree: Tree, row: dict[str, str]) -> list[Mutant]:
     if len(found) < 2:
         return found
     survivors = json.loads(FIRST.read_text())["survivors"]
-    where = {s["function"] for s in survivors if (s["module"], s["what"]) == (module, row["what"])}
-    return [m for m in found if m.function in where] or found
+    of_its_kind = (s for s in survivors if (s["module"], s["what"]) == (module, row["what"]))
+    classes = {s["function"].partition(".")[0] for s in of_its_kind}
+    return [m for m in found if m.function.partition(".")[0] in classes] or found
 
 
 def runs(tree: Tree, verdict: str, cpu: float) -> tuple[int, str]:

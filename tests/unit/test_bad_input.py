@@ -376,6 +376,8 @@ def test_arguments_of_the_wrong_kind():
         lg.Composite(lambda x: x.sum())
     with raises(errors.InputError, "no gradient", "smoothed"):
         lg.Composite(lg.L1(1.0), lg.NonNegative())
+    with raises(errors.InputError, "no gradient", "smoothed"):
+        lg.Saddle(A, lg.L1(), smooth=lg.L1(1.0))
     with raises(errors.InputError, "operator must be"):
         lg.Saddle("gradient", lg.L1())
     with raises(errors.InputError, "does not depend on x"):

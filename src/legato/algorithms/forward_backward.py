@@ -347,7 +347,8 @@ class ForwardBackward(Algorithm[Composite, Any]):
         return state._replace(step=self.step_size.at_rest(problem, self.geometry, y, x, step))
 
     def steadied(self, problem: Composite, state: State) -> tuple[Algorithm[Composite, Any], State]:
-        if isinstance(state, InertialState) and torch.is_grad_enabled():
+        own = type(self) is ForwardBackward  # a class of somebody else's keeps its own steps
+        if own and isinstance(state, InertialState) and torch.is_grad_enabled():
             return _Resting(self.step_size, self.geometry, self.inertia), state
         if isinstance(state, MirrorState) or not isinstance(self.step_size, Backtracking):
             return self, state
