@@ -255,3 +255,15 @@ def toy(found: Results) -> tuple[Row, list[Row]]:
         for key, row in first.items()
     ]
     return ("at θ = 0.3 unless said otherwise", "set A", "set B"), rows
+
+
+@table("toy-coupled", "experiments/toy/results.json", (0,))
+def toy_coupled(found: Results) -> tuple[Row, list[Row]]:
+    errors = {(row["method"], row["problem"]): row["error"] for row in found["coupled"]}
+    problems = list(dict.fromkeys(problem for _, problem in errors))
+    rows = [
+        (f"`{method}`" if "(" in method else method,
+         *(scientific(errors[method, problem]) for problem in problems))
+        for method in dict.fromkeys(method for method, _ in errors)
+    ]  # fmt: skip
+    return ("gradient", *problems), rows

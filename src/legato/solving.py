@@ -230,7 +230,9 @@ def _solve(
         iterations=done.iterations,
         residual=done.residual,
         converged=done.converged,
-        steps=algorithm.steps(problem, done.state),
+        steps={
+            name: _reported(step) for name, step in algorithm.steps(problem, done.state).items()
+        },
         trace=done.trace,
         algorithm=algorithm,
         problem=problem,
@@ -238,6 +240,13 @@ def _solve(
         constant_steps=noted.found,
         backward=report,
     )
+
+
+def _reported(step: Any) -> Any:
+    """A derived step as numbers; one that was given is the tensor that was given."""
+    if isinstance(step, tuple):
+        return tree.rebuilt(step, map(_reported, step))
+    return step.detach() if isinstance(step, Tensor) and not step.is_leaf else step
 
 
 def prepare(

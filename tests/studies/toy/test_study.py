@@ -98,6 +98,8 @@ def test_committed_results_are_what_the_code_computes(quick):
             for method, panels in methods.items():
                 assert kept["gradients"][theta][method] == pytest.approx(panels, rel=1e-10)
         assert kept["kink"]["limits"] == pytest.approx(found["kink"]["limits"])
+    for kept, row in zip(committed["coupled"], fresh["coupled"], strict=True):
+        assert kept["gradient"] == pytest.approx(row["gradient"], rel=1e-6)
 
 
 def test_the_readme_quotes_the_committed_results():
@@ -119,6 +121,11 @@ def test_the_readme_quotes_the_committed_results():
             expected += [f"{v / slope:.3f}" for v in (panels["K=10"], panels["K=200"], last)]
         expected.append(f"{a['kink']['limits'][method] / a['kink']['clarke'][0]:.3f}")
         assert cells[method] == expected
+    for method in {row["method"] for row in committed["coupled"]}:
+        errors = [row["error"] for row in committed["coupled"] if row["method"] == method]
+        assert cells[f"`{method}`" if "(" in method else method] == [
+            printed_like(error, "1.0e-1") for error in errors
+        ]
 
 
 def test_coupled_derivatives_by_hand(quick):
