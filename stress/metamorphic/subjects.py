@@ -39,7 +39,8 @@ INNER = {
 }  # fmt: skip
 """What strategies and algorithms are made of; Checkpoint is tried by the kills."""
 TABLES = {
-    "diagnose", "from_function", "from_pylops", "from_scipy", "register_prox", "registered_pairs",
+    "DeepinvPrior", "diagnose", "from_deepinv", "from_function", "from_pylops", "from_scipy",
+    "register_prox", "registered_pairs",
 }  # fmt: skip
 """What looks at problems, adds to a table or wraps others' operators: it computes nothing."""
 ENGINES = {"Engine", "Eager", "Replayed", "Compiled"}

@@ -45,6 +45,7 @@ NOT_AN_OPERATOR = {
     "Sparse": "Dense by other means: held against its dense matrix",
     "SymmetrisedGradient": "of vector fields: held against its definition",
     "Wavelet": "orthonormal: held against its inverse",
+    "from_deepinv": "a function",
     "from_function": "a function",
     "from_pylops": "a function",
     "from_scipy": "a function",

@@ -1,6 +1,6 @@
 """Linear operators K with their adjoints and norms."""
 
-from legato.operators.adapters import from_function, from_pylops, from_scipy
+from legato.operators.adapters import from_deepinv, from_function, from_pylops, from_scipy
 from legato.operators.as_complex import AsComplex
 from legato.operators.base import Composition, Operator, as_operator, lanczos_norm
 from legato.operators.blur import Blur
@@ -38,6 +38,7 @@ __all__ = [
     "SymmetrisedGradient",
     "Wavelet",
     "as_operator",
+    "from_deepinv",
     "from_function",
     "from_pylops",
     "from_scipy",

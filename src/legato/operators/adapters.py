@@ -41,15 +41,19 @@ def from_function(
     made = _Traced(forward, tuple(shape), dtype.is_complex)
     with torch.no_grad():
         x, z = (_normal(shape, seed, dtype, device) for seed in (0, 1))
-        together, apart = made(2 * x - 3 * z), 2 * made(x) - 3 * made(z)
-    off = float((together - apart).norm() / (1e-30 + apart.norm()))
-    if not off <= 5000 * torch.finfo(dtype).eps:
-        raise InputError(
-            f"The function is not linear: K(2x − 3z) and 2Kx − 3Kz differ by {off:.1e} of their "
-            "size. Leave offsets, clamps and normalisations out of it."
-        )
+        _require_linear(made, x, z)
     require_adjoint(made, x)
     return made
+
+
+def _require_linear(made: Operator, x: Tensor, z: Tensor) -> None:
+    together, apart = made(2 * x - 3 * z), 2 * made(x) - 3 * made(z)
+    off = float((together - apart).norm() / (1e-30 + apart.norm()))
+    if not off <= 5000 * torch.finfo(x.dtype).eps:
+        raise InputError(
+            f"The function is not linear: K(2x − 3z) and 2Kx − 3Kz differ by {off:.1e} of their "
+            "size. Leave offsets, clamps, noise and normalisations out of it."
+        )
 
 
 def from_scipy(operator: Any) -> Operator:
@@ -92,6 +96,53 @@ def from_pylops(operator: Any) -> Operator:
     before = tuple(getattr(operator, "dims", None) or (operator.shape[1],))
     after = tuple(getattr(operator, "dimsd", None) or (operator.shape[0],))
     return _foreign(operator, before, after)
+
+
+def from_deepinv(physics: Any, shape: Shape, dtype: torch.dtype = torch.float32) -> Operator:
+    r"""A linear physics of deepinv on images of a shape, batches before it.
+
+    .. math:: Kx = \mathrm{physics.A}(x), \qquad K^*y = \mathrm{physics.A\_adjoint}(y)
+
+    Anything with ``A`` and ``A_adjoint`` that take and make (B, …) will do. It is tried on random
+    images when it is made: one that is not linear, or whose adjoint is wrong, is refused. Noise is
+    no part of it.
+
+    Args:
+        physics: such as ``deepinv.physics.Blur``, on the device where it is used.
+        shape: of an image, (C, H, W).
+        dtype: what it is tried with.
+
+    >>> class Twice:
+    ...     A = A_adjoint = staticmethod(lambda x: 2 * x)
+    >>> legato.operators.from_deepinv(Twice(), (1, 2, 2))(torch.ones(3, 1, 2, 2)).shape
+    torch.Size([3, 1, 2, 2])
+    """
+    missing = [n for n in ("A", "A_adjoint") if not hasattr(physics, n)]
+    if missing:
+        raise InputError(
+            f"from_deepinv needs a linear physics, with A and A_adjoint, but "
+            f"{type(physics).__name__} has no {', '.join(missing)}."
+        )
+    device = next((t.device for t in _tensors_of(physics)), torch.device("cpu"))
+    shape = tuple(shape)
+    with torch.no_grad():
+        x, z = (_normal((2, *shape), seed, dtype, device) for seed in (0, 1))
+        seen = physics.A(x)
+        if not isinstance(seen, Tensor) or seen.ndim < 2 or seen.shape[0] != 2:
+            raise InputError(
+                f"A of {type(physics).__name__} makes no tensor (B, …) of images {tuple(x.shape)}."
+            )
+        made = _Physics(physics, shape, tuple(seen.shape[1:]))
+        _require_linear(made, x, z)
+    require_adjoint(made, x)
+    return made
+
+
+def _tensors_of(physics: Any) -> list[Tensor]:
+    """What tells the device that a module is on."""
+    if not isinstance(physics, torch.nn.Module):
+        return []
+    return [*physics.parameters(), *physics.buffers()]
 
 
 def _foreign(operator: Any, before: Shape, after: Shape) -> Operator:
@@ -198,6 +249,36 @@ class _Foreign(Operator):
         found = torch.stack(images).reshape(*t.shape[: t.ndim - len(before)], *after)
         own = real_dtype(t.dtype)
         return found.to(own.to_complex() if found.is_complex() else own)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Physics(Operator):
+    """A and A_adjoint of images with one batch axis."""
+
+    physics: Any
+    before: Shape
+    after: Shape
+
+    @property
+    def coupled(self) -> tuple[int, int]:
+        return len(self.before), len(self.after)
+
+    def __call__(self, x: Var) -> Var:
+        return self._batched(self.physics.A, x, self.before, "x")
+
+    def adjoint(self, y: Var) -> Var:
+        return self._batched(self.physics.A_adjoint, y, self.after, "y")
+
+    @staticmethod
+    def _batched(map_: Callable[[Tensor], Tensor], t: Tensor, shape: Shape, name: str) -> Tensor:
+        axes = len(shape)
+        if tuple(t.shape[max(0, t.ndim - axes) :]) != shape:
+            raise InputError(
+                f"This operator needs {name} of shape {('…', *shape)}, but got {tuple(t.shape)}."
+            )
+        batch = t.shape[: t.ndim - axes]
+        found = map_(t.reshape(-1, *shape))
+        return found.reshape(*batch, *found.shape[1:])
 
 
 class _Outside(torch.autograd.Function):

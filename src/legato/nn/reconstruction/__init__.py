@@ -2,6 +2,7 @@
 
 from legato.nn.reconstruction.convex_spline import ConvexSpline
 from legato.nn.reconstruction.layer import Reconstruction, ReconstructionOutput
+from legato.nn.reconstruction.prior import DeepinvPrior
 from legato.nn.reconstruction.regularisers import TV, ConvexRidges, Filters
 from legato.nn.reconstruction.weights import Weight, WeightMap
 
@@ -9,6 +10,7 @@ __all__ = [
     "TV",
     "ConvexRidges",
     "ConvexSpline",
+    "DeepinvPrior",
     "Filters",
     "Reconstruction",
     "ReconstructionOutput",
