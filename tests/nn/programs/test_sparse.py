@@ -7,9 +7,10 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 import legato as lg
-from legato.errors import InputError, LegatoWarning, NotConvergedWarning
+from legato.errors import InexactGradientWarning, InputError, LegatoWarning, NotConvergedWarning
 from legato.nn import LPGD, LinearProgram, QuadraticProgram, Ridge
 from legato.nn.programs import sparse_data
+from legato.nn.programs.sparse_matrix import Factors
 from quadratic_programs import by_clarabel, random_programs
 
 F64 = torch.float64
@@ -215,3 +216,12 @@ def test_an_assignment_against_highs():
     assert bool(record.dependent)
     best = linprog(cost.numpy(), A_eq=A, b_eq=np.ones(2 * k)).fun
     assert abs(float(cost @ record.x) - best) < 1e-9
+
+
+def test_a_singular_system_is_told(monkeypatch):
+    """NaN from factors that do not exist is no small error."""
+    given = as_sparse(thinned(), ("G",))
+    record = QuadraticProgram().solve(**given)
+    monkeypatch.setattr(Factors, "solve", lambda self, right: right * torch.nan)
+    with pytest.warns(InexactGradientWarning, match="residual of nan"):
+        record.x.sum().backward()

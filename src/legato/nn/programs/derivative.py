@@ -72,6 +72,7 @@ class Adjoint:
             right = torch.where(self.pinned, 0.0, right)
         v_x, v_y, v_z, missing = self.system.adjoint(right)
         error = missing / largest(right).clamp(min=torch.finfo(xi.dtype).tiny)
+        error = torch.where(known, error, 0.0)
         v_x, v_y, v_z = v_x * S.D * S.sigma.unsqueeze(-1), v_y * S.E_A, v_z * S.E_G
         if not P.bounded:
             v_lo = v_hi = torch.zeros_like(v_x)
@@ -164,8 +165,8 @@ def _reduced(value: Tensor, shape: torch.Size, batch: tuple[int, ...]) -> Tensor
 
 def _tell_missed(error: Tensor) -> None:
     worst = float(error.amax())
-    if worst > _MISSED:
-        count = int((error > _MISSED).sum())
+    if not worst <= _MISSED:  # NaN is no small error
+        count = int((~(error <= _MISSED)).sum())
         tell(
             f"The derivative of {count} of {error.shape[0]} programs was found up to a relative "
             f"residual of {worst:.1e} only: their KKT systems are singular, and what was asked is "
