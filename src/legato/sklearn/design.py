@@ -68,11 +68,11 @@ class Design:
             if size == 0:
                 return 0.0
             v = v / size
-            forward = self._times(v * self.scale)
+            forward = self.times(v * self.scale)
             v = self.correlate(self.weights * forward) * self.scale
         return float(np.linalg.norm(v))
 
-    def _times(self, w: Vector) -> Vector:
+    def times(self, w: Vector) -> Vector:
         """X̃w."""
         if not self.sparse:
             return self.X @ w
@@ -150,6 +150,12 @@ class Columns:
         self.gram[:size, old:size] = self.block[:, :size].T @ weighted
         self.gram[old:size, :old] = self.gram[:old, old:size].T
         self.multiplied = size
+
+    def times(self, w: Vector, support: Indices) -> Vector:
+        """X̃w for a w that is zero off its support."""
+        if self.design.sparse:
+            return self.design.times(w)
+        return self.of(support) @ w[support]
 
     def of(self, features: Indices) -> Matrix:
         """X̃ restricted to some features."""

@@ -108,6 +108,7 @@ class LowerLevel:
         self.null = loss.intercept(y, design.weights) if intercept else 0.0
         self.size = loss.size(y - self.null, design.weights) or 1.0
         self.last: Fitted | None = None
+        self.slope: Vector | None = None
 
     # --- scaled penalties -------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class LowerLevel:
 
     def _examine(self, w: Vector, intercept: float, at: Weights, rounds: int) -> Fitted:
         support = np.flatnonzero(w)
-        z = intercept + self.columns.of(support) @ w[support]
+        z = intercept + self.columns.times(w, support)
         r = self.design.weights * self.loss.derivative(z, self.y)
         gradient = self.design.correlate(r) + at.b * w
         wrong = violations(gradient, w, at.a, self.groups)
@@ -193,14 +194,19 @@ class LowerLevel:
         elif self.loss.quadratic:
             P = self.columns.gram_of(working)
             P[np.diag_indices_from(P)] += b
-            target = self.design.weights * (self.y - self.null)
-            c = self.columns.of(working).T @ target
+            c = self._slope_of_squares()[working]
             part, _ = SparseQuadratic(P, c, a, groups).minimise(w[working], tol)
         else:
             part, intercept = self._proximal_newton(w[working], intercept, working, a, b, groups)
         new = np.zeros_like(w)
         new[working] = part
         return new, intercept
+
+    def _slope_of_squares(self) -> Vector:
+        """X̃ᵀΩ(y − ȳ), which no penalty changes."""
+        if self.slope is None:
+            self.slope = self.design.correlate(self.design.weights * (self.y - self.null))
+        return self.slope
 
     def _proximal_newton(
         self, w: Vector, b0: float, working: Indices, a: Vector, b: Vector, groups: Groups

@@ -186,8 +186,8 @@ class SparseQuadratic:
         active, step = np.flatnonzero(w), np.zeros_like(w)
         groups, old = self.groups.among(active)
         a, part = self.a[old], w[active]
-        P = self.P[np.ix_(active, active)]
-        slope = self.P[active] @ w - self.c[active] + groups.spread(a) * groups.directions(part)
+        P = self.P if len(active) == len(w) else self.P[np.ix_(active, active)]
+        slope = P @ part - self.c[active] + groups.spread(a) * groups.directions(part)
         step[active] = -factorise(P + curvature(part, a, groups)).solve(slope)
         return step
 
