@@ -3,8 +3,8 @@
     python benchmarks/sparse_lasso.py [out.json]
 
 Both choose one penalty by the mean squared error on five folds, in turns, on one thread; LassoCV
-with its own grid of 100 penalties and its own tolerance, LassoBilevel between the points of its walk
-and to machine precision. The losses are on rows that neither has seen.
+with its own grid of 100 penalties and its own tolerance, LassoBilevel between the points of its
+walk and to machine precision. The errors are on rows that neither has seen.
 """
 
 from __future__ import annotations
