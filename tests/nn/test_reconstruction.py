@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import legato as lg
-from draws import rand, randn
+from draws import crandn, rand, randn
 from legato.errors import InputError
 from legato.nn import TV, ConvexRidges, ConvexSpline, Filters, Reconstruction, Weight, WeightMap
 from legato.nn.reconstruction.layer import least_squares
@@ -231,3 +231,17 @@ def test_first_images_solve_the_normal_equations() -> None:
 def test_bad_input_is_refused_in_words(wrong: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         wrong()
+
+
+def test_a_complex_image_behind_a_real_blur_is_two_real_ones():
+    """With a quadratic regulariser real and imaginary parts do not meet."""
+
+    class Ridge(torch.nn.Module):
+        def forward(self, image):
+            return lg.SquaredNorm(0.1)
+
+    blur = lg.Blur(torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64))
+    y = crandn(1, 1, 6, 8, seed=3)
+    layer = Reconstruction(blur, Ridge(), iterations=300)
+    whole, real, imaginary = (layer(t) for t in (y, y.real, y.imag))
+    torch.testing.assert_close(whole, torch.complex(real, imaginary), atol=1e-6, rtol=0)

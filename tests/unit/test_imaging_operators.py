@@ -266,6 +266,10 @@ REFUSED = {
     "a kernel larger than the image": (lambda: lg.Blur(torch.ones(5, 5))(IMAGE), "as large as"),
     "a kernel with channels": (lambda: lg.Blur(torch.ones(1, 1, 3, 3)), "one to three axes"),
     "a boundary nobody knows": (lambda: lg.Blur(IMAGE, "edge"), "boundary must be"),
+    "real frequencies": (
+        lambda: lg.Fourier().adjoint(torch.ones(4, 4)),
+        "takes complex frequencies",
+    ),
     "no angles": (lambda: lg.Radon([], 4), "at least one angle"),
     "an angle twice": (lambda: lg.Radon([0.1, 0.1 + math.pi], 4), "Two angles"),
     "an angle that is NaN": (lambda: lg.Radon([math.nan], 4), "NaN"),

@@ -99,6 +99,11 @@ class Fourier(Operator):
 
     def adjoint(self, y: Var) -> Var:
         require_axis(y, min(self.dims) - (self.coils is not None), self)
+        if not y.is_complex():
+            raise InputError(
+                f"The adjoint of Fourier takes complex frequencies, but y is {y.dtype}. Is it a "
+                "picture, or only the real part of what was measured? If it is meant, pass y + 0j."
+            )
         images = torch.fft.ifftn(self._masked(y), dim=self.dims, norm="ortho")
         if self.coils is None:
             return images

@@ -108,7 +108,7 @@ class Radon(Operator):
         It has about 3 · angles · size² numbers.
 
         >>> K = lg.Radon([0.0, 0.7], 3)
-        >>> torch.equal(K.sparse().to_dense(), K.matrix())
+        >>> torch.allclose(K.sparse().to_dense(), K.matrix())
         True
         """
         like = torch.empty(0, dtype=dtype, device=device)

@@ -237,6 +237,7 @@ class Reconstruction(SolverLayer):
             and isinstance(A, Blur)
             and A.boundary == "circular"
             and isinstance(fit, SquaredDistance)
+            and not (fit.y.is_complex() or A.kernel.is_complex())  # half a spectrum would not do
             and isinstance(fit.weight, float)
             and fit.weight == 1.0
         ):
