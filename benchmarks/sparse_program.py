@@ -8,8 +8,8 @@ data, in the stored values of matrices. ``dense`` are the same layers given dens
 once. Peers take part where they are installed: Clarabel and ProxQP for the solution alone, ProxQP's
 layer, which is dense, with its gradient. Errors: of x, the largest KKT residual; of the gradient in
 c, against a sparse solve of the KKT equations with complementarity as an equation. Moreau is called
-by its two solvers; ``off`` is the distance of its answers from legato's, x and gradient in c. Seconds
-are those of the processor: another load on the machine does not count.
+by its two solvers; ``off`` is the distance of its answers from legato's, x and gradient in c.
+Seconds are those of the processor: another load on the machine does not count.
 """
 
 from __future__ import annotations
