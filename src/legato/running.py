@@ -131,8 +131,10 @@ def run(
     return watch.end(progress, before, state, trace)
 
 
-MOVES = 1e-3
+MOVES = 0.01
 """The share of its present size by which what has come to its solution does not move any more."""
+RETURNS = 1e-3
+"""The same where entries grow: what shrinks steadily may have 0 as its solution."""
 
 
 class Progress(NamedTuple):
@@ -192,9 +194,10 @@ class Watch:
         against x. What vanishes for ever ends at rounding, unless entries come back from there.
         """
         size = self.algorithm.size(after, self.batch)
-        changes = residual * torch.maximum(largest, size) > MOVES * size
+        change = residual * torch.maximum(largest, size)
         gone = size <= torch.finfo(size.dtype).eps * largest
-        return changes & (~gone | self.algorithm.returning(before, after, self.batch))
+        returns = self.algorithm.returning(before, after, self.batch)
+        return ((change > MOVES * size) & ~gone) | ((change > RETURNS * size) & returns)
 
     def _where(self, held: Tensor, old: Any, new: Any) -> Any:
         """``old`` for elements that are held; what a state keeps for all of them goes on."""
