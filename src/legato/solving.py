@@ -213,7 +213,7 @@ def _solve(
     report = Backward()
     with full_precision(), hidden_values_in_words("The solve"):
         given = problem
-        problem, algorithm = prepare(problem, algorithm, _has_tolerance(gradient, stop))
+        problem, algorithm = prepare(problem, algorithm, has_tolerance(gradient, stop))
         attach = gradient.from_start and torch.is_grad_enabled()
         with torch.set_grad_enabled(attach), noting() as noted:
             start = _start(algorithm, problem, given, x0)
@@ -265,7 +265,8 @@ def prepare(
     )
 
 
-def _has_tolerance(gradient: GradientStrategy, stop: Stop | None) -> bool:
+def has_tolerance(gradient: GradientStrategy | None, stop: Stop | None) -> bool:
+    """Whether a solve ends at a tolerance: one that is given, or that of the gradient."""
     if stop is not None:
         return stop.tol is not None
     return isinstance(gradient, FixedPointGradient) and is_concrete()

@@ -12,7 +12,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, Ridge, R
 from sklearn.metrics import mean_absolute_error, roc_auc_score
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 
-from legato.errors import InputError
+from legato.errors import InexactGradientWarning, InputError
 from legato.sklearn import ElasticNetBilevel, LassoBilevel, LogisticBilevel, RidgeBilevel
 from legato.sklearn.criterion import Criterion, Fold, ValidationRows, hypergradient
 from legato.sklearn.design import Design
@@ -193,6 +193,21 @@ def test_a_score_of_labels():
         peer = logistic(1 / (alpha * len(train)), 0).fit(X[train], y[train])
         scores.append(roc_auc_score(y[test], peer.decision_function(X[test])))
     assert -found.loss[found.chosen] == pytest.approx(np.mean(scores))
+
+
+def test_a_given_penalty_of_zero_is_no_start():
+    X, y = data(30, 4)
+    model = LassoBilevel(alpha=0.0, warm_start=True, cv=3).fit(X, y).set_params(alpha=None)
+    fresh = LassoBilevel(cv=3).fit(X, y)
+    assert model.fit(X, y).alpha_ == pytest.approx(fresh.alpha_, rel=1e-6)
+
+
+def test_a_ridge_on_columns_of_all_sizes_is_not_called_singular():
+    X, y = data(60, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", InexactGradientWarning)
+        RidgeBilevel(cv=3).fit(X * np.logspace(-6, 6, 5), y)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from legato.errors import GradientError, NotConvergedWarning
 from legato.gradients import Backward, FixedPoint, GradientStrategy, Implicit, Piggyback
 from legato.gradients.fixed_point import FixedPointGradient
 from legato.running import Stop, most
-from legato.solving import Solution, default_stop, prepare, solve
+from legato.solving import Solution, default_stop, has_tolerance, prepare, solve
 
 RATE_GAP_WHILE_UNKNOWN = 0.1
 """1 − ρ, as long as nothing is known of the contraction rate ρ."""
@@ -103,7 +103,8 @@ class InnerSolver:
     ) -> Solution:
         """As :func:`legato.solve`, from the last solution where there is one."""
         key = str(len(self._solves)) if key is None else key
-        problem, algorithm = prepare(problem, algorithm)
+        reached = self.tolerances is not None or has_tolerance(gradient, stop)
+        problem, algorithm = prepare(problem, algorithm, reached)
         if self.tolerances is not None:
             stop = _default_stop(gradient, problem, x0) if stop is None else stop
             # ‖x − x*‖ ≤ ‖𝒜(x) − x‖/(1 − ρ): a residual of lower · (1 − ρ) will do

@@ -444,8 +444,9 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     def _start(self, penalties: Penalties) -> Vector | None:
         """θ to start from: that of the last fit, or the one given, or None."""
         last = getattr(self, "_theta", None)
-        if self.warm_start and last is not None and len(last) == penalties.size:
-            return last.copy()
+        known = self.warm_start and last is not None and len(last) == penalties.size
+        if known and np.isfinite(last).all():  # a given penalty of 0 has no logarithm
+            return np.array(last)
         if self.alpha_init is None:
             return None
         theta = penalties.common(0.0)

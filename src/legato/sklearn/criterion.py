@@ -153,16 +153,18 @@ def hypergradient(
     groups, old = level.groups.among(A)
     w = at.w[A]
     solved: Solver
+    regular = False
     if level.dense(scaled):
         Z, mean = weighted_rows(level, at, A)
         solved = ridge_system(Z, scaled.b[A])
+        regular = bool((scaled.b[A] > 0).all())
     else:
         H, mean = hessian(level, at, A)
         solved = factorise(H + np.diag(scaled.b[A]) + curvature(w, scaled.a[old], groups))
     v = solved.solve(rows.T @ q - mean * q.sum())
     da[old] = -groups.dots(v, groups.directions(w)) / level.design.group_scale[old]
     db[A] = -v * w / level.design.scale[A] ** 2
-    return value, Hypergradient(da, db, solved.pivot)
+    return value, Hypergradient(da, db, 1.0 if regular else solved.pivot)
 
 
 @dataclass(frozen=True)
