@@ -444,9 +444,13 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
     def _start(self, penalties: Penalties) -> Vector | None:
         """θ to start from: that of the last fit, or the one given, or None."""
         last = getattr(self, "_theta", None)
-        known = self.warm_start and last is not None and len(last) == penalties.size
-        if known and np.isfinite(last).all():  # a given penalty of 0 has no logarithm
-            return np.array(last)
+        if self.warm_start and last is not None and len(last) == penalties.size:
+            finite = bool(np.isfinite(last).all())  # a given penalty of 0 has no logarithm
+            last = np.array(last) if finite else None
+        else:
+            last = None
+        if last is not None:
+            return last
         if self.alpha_init is None:
             return None
         theta = penalties.common(0.0)
