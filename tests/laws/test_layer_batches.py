@@ -198,4 +198,5 @@ def test_every_public_layer_is_held_against_this_law():
     seen |= {"Reconstruction", "TV", "Filters", "WeightMap", "Weight"}
     elsewhere = {"FineFeatures", "LearnedEdges", "SoftmaxLoss"}  # torch's own convolutions, losses
     elsewhere |= {"ConvexRidges"}  # a term for each image, as Filters are
+    elsewhere |= {"DeepinvPrior"}  # a regulariser's values, and Reconstruction for its prox
     assert ours == seen | elsewhere

@@ -63,7 +63,9 @@ def _changes(task: Task, done: Run, weights: list[Tensor]) -> float:
             if not live:
                 return 0.0
             if cotangents is None:
-                cotangents = [torch.randn(t.shape, generator=chance).to(t) for t in live]
+                cotangents = [
+                    torch.randn(t.shape, generator=chance, device="cpu").to(t) for t in live
+                ]
             found = torch.autograd.grad(live, weights, cotangents, allow_unused=True)
         seen = [
             torch.where(w.detach() == 0, torch.zeros_like(w) if g is None else g, 0.0)

@@ -147,7 +147,8 @@ class Perturbed(LinearGradient):
 
     def draw(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Noise of unit variance for each sample."""
-        Z = torch.randn(self.samples, *shape, generator=self.generator, dtype=like.dtype)
+        size = (self.samples, *shape)
+        Z = torch.randn(size, generator=self.generator, dtype=like.dtype, device="cpu")
         return Z.to(like.device)
 
 
