@@ -327,7 +327,7 @@ case(
 )
 case(
     lg.LeastSquares,
-    build=lambda b: (lg.LeastSquares(randn(2, 4, seed=48), b), E),
+    build=lambda b: (lg.LeastSquares(randn(2, 4, seed=48).to(b.dtype), b), E),
     parameters=(randn(3, 2, seed=49),),
     feasible=_free,
     model=lambda x: (
@@ -338,7 +338,7 @@ case(
 )
 case(
     lg.Quadratic,
-    build=lambda c: (lg.Quadratic(lg.Diagonal(W[0]), c), E),
+    build=lambda c: (lg.Quadratic(lg.Diagonal(W[0].to(c.dtype)), c), E),
     parameters=(randn(4, seed=50),),
     feasible=_free,
 )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import legato as lg
 from legato import nn as lnn
 from metamorphic.reconstruction import reconstruction_subjects
-from metamorphic.subject import Inputs, Numbers, Subject
+from metamorphic.subject import ROUNDED, Inputs, Numbers, Subject
 
 
 def _layer(make: Callable[[], nn.Module]) -> Callable[[Inputs], nn.Module]:
@@ -159,7 +159,7 @@ def _denoisers() -> list[Subject]:
         return {"image": n.normal(1, 1, 5, 6)}
 
     facts = {"batched": ("image",), "has_batch": True, "shifted": "image", "rounding": 1e-8}
-    facts["bits"] = 1e-13
+    facts["bits"] = ROUNDED
     options: dict[str, dict[str, Any]] = {
         "plain": {},
         "interval": {"interval": True},
@@ -213,7 +213,8 @@ def _least_squares() -> list[Subject]:
 
     both = ("operator", "data")
     cone = {"batched": both, "homogeneous": ("data",), "permuted": {"operator": (-1,)}}
-    face = {"batched": both, "permuted": {"operator": (-1,)}}
+    cone["bits"] = ROUNDED
+    face = {"batched": both, "permuted": {"operator": (-1,)}, "bits": ROUNDED}
     exact = lg.Implicit(lg.GMRES(tol=1e-10))
     return [
         _subject("NonNegativeLeastSquares", lambda: lnn.NonNegativeLeastSquares(40), draw, *both,
@@ -243,7 +244,7 @@ def _coders() -> list[Subject]:
     def draw(n: Numbers) -> Inputs:
         return {"signals": n.normal(1, 4)}
 
-    facts = {"batched": ("signals",), "has_batch": True}
+    facts = {"batched": ("signals",), "has_batch": True, "bits": ROUNDED}
     exact = lg.Implicit(lg.GMRES(tol=1e-10))
     return [
         _subject("SparseCoding", lambda: lnn.SparseCoding(5, 4, iterations=30), draw, "signals",
@@ -262,7 +263,7 @@ def _games() -> list[Subject]:
     def draw(n: Numbers) -> Inputs:
         return {"payoffs": n.normal(3, 4)}
 
-    facts = {"batched": ("payoffs",)}
+    facts = {"batched": ("payoffs",), "bits": ROUNDED}
     exact = lg.Implicit(lg.GMRES(tol=1e-10))
     return [
         _subject("MatrixGame", lambda: lnn.MatrixGame(iterations=40), draw, "payoffs", **facts),
@@ -280,7 +281,7 @@ def _segmentation() -> list[Subject]:
                 "features": n.normal(1, 2, 2, 2)}  # fmt: skip
 
     facts = {"batched": ("logits", "image", "features"), "has_batch": True, "rounding": 1e-8}
-    facts["bits"] = 1e-13
+    facts["bits"] = ROUNDED
 
     def run_edges(layer: nn.Module, t: Inputs) -> Tensor:
         return layer(t["image"], [t["features"]])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import legato as lg
 from metamorphic.energies import Energy, regressions, saddles
-from metamorphic.subject import Inputs, Subject
+from metamorphic.subject import ROUNDED, Inputs, Subject
 
 TIGHT = 1e-10
 """The tolerance of solves that are differentiated at their solution."""
@@ -85,6 +85,7 @@ def _subject(name: str, energy: Energy, algorithm: str, way: str, gradient: Any)
     if path:  # a start at zero is not shifted along
         facts.pop("shifted", None)
     more: dict[str, Any] = {"rounding": rounding, "covers": ("solve", "split", way)}
+    more["bits"] = ROUNDED
     more["slopes_scale"] = way != "OneStep"  # what it leaves out depends on the step
     if "Burg" in name:
         more["in_single"] = 1e-2

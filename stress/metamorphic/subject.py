@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 Inputs = dict[str, Tensor]
+ROUNDED = 1e-13
+"""Two ways to round the same iterations, relative to the largest entry."""
 
 
 class Numbers:
@@ -55,7 +57,8 @@ class Subject:
         shifted: An input to which a constant may be added, which is then added to the output.
         rounding: How far two ways to compute the same may differ, relative to the largest entry.
         in_single: The same for the inputs in single precision; None: it has nothing to say there.
-        bits: What the same computation may differ by: torch chooses kernels of convolutions anew.
+        bits: What the same computation may differ by: torch chooses kernels of convolutions anew,
+            and steps that nothing learned enters are numbers, others tensors.
         make: The layer itself, in the default precision.
         tangents: Whether forward mode gives what reverse mode gives: not where the latter is cut.
         shapes: Inputs of which only the shape counts.

@@ -183,8 +183,8 @@ def test_a_prox_that_returns_no_tensor():
 
 
 def test_a_prox_that_does_not_exist():
-    with pytest.raises(MissingProxError, match="LeastSquares"):
-        optim.IPiano([parameter(2)], prox=lg.LeastSquares(torch.eye(2), torch.ones(2)))
+    with pytest.raises(MissingProxError, match="Logistic"):
+        optim.IPiano([parameter(2)], prox=lg.Logistic(torch.eye(2), torch.ones(2)))
 
 
 def test_a_bad_group_is_not_kept():

@@ -49,7 +49,7 @@ def warn_if_far(
         return False  # warn_if_inexact speaks about those
     seen = norm(xi).reshape(-1)
     grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
-    factor = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
+    factor = known = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
     changes = rows_of(last_change, seen)
     # The start may have been far larger than the solution, and the last change relative to it.
     present = rows_of(present_change(linearisation), seen)
@@ -61,6 +61,11 @@ def warn_if_far(
         rates = rows_of(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
         factor = torch.where(visible, torch.maximum(factor, 1 / (1 - rates)), factor)
     distances = changes * factor
+    if as_number(distances.amax()) > FAR and bool((factor > known).any()):
+        # Few steps took it for slow: where primal and dual points take turns, more tell.
+        rates = torch.minimum(rates, rows_of(lasting_rate(linearisation), seen))
+        factor = torch.where(visible, torch.maximum(known, 1 / (1 - rates)), known)
+        distances = changes * factor
     distance = as_number(distances.amax())
     if distance > FAR:
         worst = factor[distances.argmax()]
@@ -107,3 +112,19 @@ def rate_of_steps(linearisation: Linearisation) -> Tensor:
     rounding = _ROUNDING * algorithm.residual(start, shaken, batch, size).clamp(min=eps)
     last = torch.where((first <= rounding) & (gone < _AHEAD * first), 0.0, last)
     return torch.where(first > 0, last / torch.where(first > 0, first, 1.0), 0.0) ** (1 / _STEPS)
+
+
+@torch.no_grad()
+def lasting_rate(linearisation: Linearisation) -> Tensor:
+    """(max ‖x^{n+1} − x^n‖ late/the same early)^{1/32}, over sixteen steps each of 64.
+
+    The largest of sixteen changes does not swing with complex pairs, as one of them does.
+    """
+    algorithm, batch = linearisation.algorithm, linearisation.rows.batch
+    before, after = linearisation.state, tree.detach(linearisation.after)
+    size, changes = algorithm.size(before, batch), []
+    for _ in range(64):
+        changes.append(algorithm.residual(before, after, batch, size))
+        before, after = after, algorithm.step(linearisation.problem, after)
+    early, late = (torch.stack(changes[k : k + 16]).amax(0) for k in (16, 48))
+    return torch.where(early > 0, late / torch.where(early > 0, early, 1.0), 0.0) ** (1 / 32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 
@@ -49,14 +51,18 @@ def warn_if_sides_change(task: Task, done: Run) -> None:
 
 def _changes(task: Task, done: Run, weights: list[Tensor]) -> float:
     """By how much A_θᵀr changes at weights of 0 in further steps, relative to its size."""
-    state, chance = tree.detach(done.state), torch.Generator().manual_seed(0)
+    chance = torch.Generator().manual_seed(0)
+    algorithm, state = task.algorithm, tree.detach(done.state)
+    with contextlib.suppress(GradientError):  # an average has no such map
+        # Momentum and restarts weigh one iteration's share of the derivative by its number.
+        algorithm, state = algorithm.fixed_point_map(state)
     cotangents: list[Tensor] | None = None
     first: list[Tensor] = []
     worst = 0.0
     for _ in range(_STEPS):
         with torch.enable_grad():
             try:
-                after = task.algorithm.step(task.problem, state)
+                after = algorithm.step(task.problem, state)
             except (GradientError, RuntimeError):
                 return 0.0
             live = [t for t in tree.leaves(after) if t.requires_grad]

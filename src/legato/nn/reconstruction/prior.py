@@ -23,6 +23,8 @@ class DeepinvPrior(nn.Module):
     The prox is in closed form where R has one, else by a primal–dual method, differentiable by
     ``gradient``. Weights that a network reads off an image are read off the x that is passed.
 
+    Default: ``iterations=100``.
+
     Args:
         regulariser (Module): :class:`TV`, :class:`Filters`, :class:`ConvexRidges`, or one of your
             own, as for :class:`Reconstruction`.
