@@ -10,7 +10,7 @@ import legato as lg
 from legato._support import tree
 from legato.functions import Conjugate
 from legato.testing import check_function, check_prox
-from makers import PROX, PROX_CASES, E, H, randn
+from makers import PROX, PROX_CASES, E, H, crandn, rand, randn
 
 IDS = [name for name, _ in PROX_CASES]
 CASES = [case for _, case in PROX_CASES]
@@ -30,6 +30,53 @@ def test_every_registered_pair_has_a_maker():
 def test_laws(case):
     g, geometry = case.build(*case.parameters)
     check_prox(g, geometry, case.y, case.alpha, case.feasible)
+
+
+def _say_what_they_couple(g, geometry, y, alpha):
+    """Which entries move with one of y, in mirror coordinates: along the axes that are named, where a step may not vary.
+
+    Where others move, a prox with steps that vary must be where the gradient says.
+    """
+    before, moved = lg.mirror_prox(g, geometry, y, alpha), set()
+    for index in torch.cartesian_prod(*map(torch.arange, y.shape)):
+        other = y.clone()
+        other[tuple(index)] += 0.3
+        change = (lg.mirror_prox(g, geometry, other, alpha) - before).abs()
+        away = (change > 1e-9).nonzero() != index
+        moved |= {axis - y.ndim for axis in away.any(0).nonzero().flatten().tolist()}
+    core = g.prox_parts(geometry).core
+    named = {axis if axis < 0 else axis - y.ndim for axis in core.prox_couples()}
+    if not moved <= named:
+        steps = 0.3 + rand(*y.shape, seed=5)
+        x = g.prox(y, steps)
+        torch.testing.assert_close(g.grad(x), (y - x) / steps, atol=1e-7, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name, case", [(n, c) for n, c in PROX_CASES if n.endswith("-0")])
+def test_a_prox_says_what_it_couples(name, case):
+    g, geometry = case.build(*case.parameters)
+    if isinstance(case.y, torch.Tensor):
+        _say_what_they_couple(g, geometry, case.y, case.alpha)
+
+
+WAVELET, FOURIER = lg.Wavelet(1, dims=(-1,)), lg.Fourier(dims=(-2,))
+BEHIND = {
+    "L1 @ Wavelet": lg.L1() @ WAVELET,
+    "a multiple, transposed": lg.L1() @ (-2.0 * WAVELET.T),
+    "GroupL1 @ Wavelet": lg.GroupL1(0.5, dim=-2) @ WAVELET,
+    "L1 @ Diagonal": lg.L1() @ lg.Diagonal(0.5 + rand(4, seed=6)),
+    "SquaredDistance @ Wavelet": lg.SquaredDistance(randn(4, seed=7)) @ WAVELET,
+    "SquaredDistance @ Dense": lg.SquaredDistance(randn(2, seed=7)) @ randn(2, 4, seed=8),
+    "shifted": (lg.L1() @ WAVELET).shifted(randn(4, seed=9)),
+    "conjugate": (lg.L1() @ WAVELET).conjugate(),
+    "L1 @ Wavelet @ Fourier": lg.L1() @ (WAVELET @ FOURIER),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_a_prox_behind_an_operator_says_what_it_couples(name):
+    y = crandn(2, 4, seed=3) if "Fourier" in name else 2 * randn(2, 4, seed=3)
+    _say_what_they_couple(BEHIND[name], E, y, 0.7)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +194,8 @@ def test_extreme_values_stay_finite(scale, alpha, dtype, index):
         alpha = min(alpha, 1.0)
     if isinstance(g, Conjugate):
         alpha = max(alpha, 1e-6)  # Moreau's identity divides by it: 1e38 is no float32 number
+    if isinstance(g, lg.LeastSquares | lg.Quadratic) and dtype == torch.float32:
+        alpha = min(alpha, 1.0)  # a wide matrix beside 1e-8 is singular in float32, and refused
     x = tree.flatten(lg.prox(g, geometry, y, alpha))
     assert x.dtype == dtype
     assert bool(torch.isfinite(x).all())

@@ -393,6 +393,14 @@ class Composed(Function):
             constant = largest_over(constant, inner)
         return expand_over(constant * norm**2, 0 if axes is None else axes[0])
 
+    def prox_couples(self) -> tuple[int, ...]:
+        """Those of f, and where the prox passes through an operator, the axes which that mixes."""
+        from legato.functions.compositions import mixed_by, passes  # which imports this module
+
+        if not passes(self.function, self.operator):  # a linear system, solved for any step
+            return ()
+        return tuple({*self.function.prox_couples(), *mixed_by(self.operator)})
+
     def smoothed(self, mu: Tensor | float) -> Function:
         return compose(self.function.smoothed(mu), self.operator)
 

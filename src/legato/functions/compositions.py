@@ -33,10 +33,20 @@ def is_orthonormal(K: Operator) -> bool:
 
 def is_passed(f: Composed) -> bool:
     """Whether g(Kx) has a prox: that of g passes through K, or the whole is quadratic."""
-    return _passes(f.function, f.operator) or is_quadratic(f)
+    return passes(f.function, f.operator) or is_quadratic(f)
 
 
-def _passes(g: Function, K: Operator) -> bool:
+def mixed_by(K: Operator) -> tuple[int, ...]:
+    """The axes along which an operator that a prox passes through mixes entries."""
+    if isinstance(K, Adjoint | ScaledOperator):
+        return mixed_by(K.operator)
+    if isinstance(K, Composition):
+        return mixed_by(K.outer) + mixed_by(K.inner)
+    return K.dims if isinstance(K, Fourier | Wavelet) else ()
+
+
+def passes(g: Function, K: Operator) -> bool:
+    """Whether prox_g(Kx) says what prox_g∘K(x) is: behind orthonormal operators and diagonals."""
     if not has_prox(g, Euclidean()):
         return False
     inner = K.operator if isinstance(K, ScaledOperator) else K
@@ -53,7 +63,7 @@ def _(f: Composed, geometry: Euclidean, y: Tensor, alpha: Any) -> Any:
             "legato.solve, which gives it a dual variable."
         )
     g, K = f.function, f.operator
-    if not _passes(g, K):
+    if not passes(g, K):
         return _resolved(f, y, alpha)
     if isinstance(K, Diagonal):
         return _entrywise(f, K.entries, y, alpha)
