@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from legato.nn.programs.program import Program, largest, times
+from legato.nn.programs.program import Program, largest, terms, times
 from legato.nn.programs.solver import ProgramStatus
+
+if TYPE_CHECKING:
+    from legato.nn.programs.scaling import Scaling
+
+_ROUNDING = 1e-4
+"""A share of the scaled program's unit, below which it does not matter that terms are small."""
 
 
 @dataclass
@@ -62,27 +69,39 @@ class ProgramOutput:
 
 
 def residuals(
-    P: Program, x: Tensor, y: Tensor, z: Tensor, z_lo: Tensor, z_hi: Tensor
+    P: Program, S: Scaling, x: Tensor, y: Tensor, z: Tensor, z_lo: Tensor, z_hi: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Primal, dual and gap of a point, absolute, and the largest of the three when relative."""
+    """Primal, dual and gap of a point, absolute, and the largest of the three when relative.
+
+    A constraint is judged by its own terms: a side of another one, however large, excuses nothing.
+    ``S`` says what rounding is in a row whose terms are all zero.
+    """
     Qx, Ax, Gx = times(P.Q, x), times(P.A, x), times(P.G, x)
     pulled = times(P.A.mT, y) + times(P.G.mT, z)
-    finite_h = torch.isfinite(P.h)
-    over = torch.where(finite_h, Gx - P.h, 0.0).clamp(min=0)
-    outside = torch.maximum((P.lo - x).clamp(min=0), (x - P.hi).clamp(min=0))
-    primal = torch.stack([largest(Ax - P.b), largest(over), largest(outside)]).amax(0)
+    h, lo, hi = (torch.where(torch.isfinite(v), v, 0.0) for v in (P.h, P.lo, P.hi))
+    over = torch.where(torch.isfinite(P.h), Gx - P.h, 0.0).clamp(min=0)
+    violated = [(Ax - P.b).abs(), over, (P.lo - x).clamp(min=0), (x - P.hi).clamp(min=0)]
+    own = [
+        terms(P.A, x) + P.b.abs(),
+        terms(P.G, x) + h.abs(),
+        lo.abs() + x.abs(),
+        hi.abs() + x.abs(),
+    ]
+    rounding = _ROUNDING * (1 + largest(x / S.D)).unsqueeze(-1)
+    units = [1 / S.E_A, 1 / S.E_G, S.D, S.D]
+    primal = largest(torch.cat(violated, -1))
+    shares = [
+        largest(v / (size + rounding * u)) for v, size, u in zip(violated, own, units, strict=True)
+    ]
+    relative_p = torch.stack(shares).amax(0)
     dual = largest(Qx + P.c + pulled - z_lo + z_hi)
     xQx, cx = (x * Qx).sum(-1), (P.c * x).sum(-1)
-    h, lo, hi = (torch.where(torch.isfinite(v), v, 0.0) for v in (P.h, P.lo, P.hi))
     value = (P.b * y).sum(-1) + (h * z).sum(-1) - (lo * z_lo).sum(-1) + (hi * z_hi).sum(-1)
     gap = (xQx + cx + value).abs()
-    size_p = torch.stack([largest(Ax), largest(P.b), largest(Gx), largest(h), largest(x)]).amax(0)
     size_d = torch.stack([largest(Qx), largest(P.c), largest(pulled)]).amax(0)
     size_g = torch.maximum(xQx.abs(), torch.maximum(cx.abs(), value.abs()))
     tiny = torch.finfo(x.dtype).tiny
-    relative = torch.stack(
-        [primal / (size_p + tiny), dual / (size_d + tiny), gap / (size_g + tiny)]
-    )
+    relative = torch.stack([relative_p, dual / (size_d + tiny), gap / (size_g + tiny)])
     # Where everything is zero, nothing is missing.
     small = torch.stack([primal, dual, gap]) <= 1e-14
     return primal, dual, gap, torch.where(small, 0.0, relative).amax(0)

@@ -13,6 +13,8 @@ from legato._support.lazy import lazy
 if TYPE_CHECKING:
     from legato.nn.programs.sparse_matrix import SparseMatrix
 
+_ROUNDING = 1e-15
+
 
 def times(matrix: Tensor | SparseMatrix, vector: Tensor) -> Tensor:
     """Mv for every instance."""
@@ -21,6 +23,12 @@ def times(matrix: Tensor | SparseMatrix, vector: Tensor) -> Tensor:
     if not isinstance(matrix, Tensor):
         return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
     return torch.bmm(matrix, vector.unsqueeze(-1)).squeeze(-1)
+
+
+def terms(matrix: Tensor | SparseMatrix, vector: Tensor) -> Tensor:
+    """Σ_j |M_ij v_j|, what rounding in Mv is relative to."""
+    size: Any = abs(matrix)
+    return times(size, vector.abs())
 
 
 def largest(values: Tensor) -> Tensor:
@@ -121,14 +129,20 @@ class Program:
         else:
             inside = inside.plus_diagonal(1 - free)
         infinite = torch.full_like(self.lo, torch.inf)
+        sides = []
+        for matrix, side in ((self.A, self.b), (self.G, self.h)):
+            left = side - times(matrix, value)
+            # What is left of a sum in which all cancels is rounding, and would ask for 0 = 1e-17.
+            size = torch.where(torch.isfinite(side), side.abs(), 0.0) + terms(matrix, value)
+            sides.append(torch.where(left.abs() <= _ROUNDING * size, 0.0, left))
         return replace(
             self,
             Q=inside,
             c=(self.c + times(self.Q, value)) * free,
             A=self.A * free.unsqueeze(-2),
-            b=self.b - times(self.A, value),
+            b=sides[0],
             G=self.G * free.unsqueeze(-2),
-            h=self.h - times(self.G, value),
+            h=sides[1],
             lo=torch.where(pinned, -infinite, self.lo),
             hi=torch.where(pinned, infinite, self.hi),
         )

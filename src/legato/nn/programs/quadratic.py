@@ -212,12 +212,23 @@ def solve_programs(
     pinned = P.pinned() if P.bounded else None
     if pinned is not None and not bool(pinned.any()):
         pinned = None
-    inner, scaling = scaled(P if pinned is None else P.folded(pinned))
-    found, system, (loose, dependent) = _solved(inner, iterations, _TIE[like.dtype], Q, begin)
-    x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
-    primal, dual, gap, relative = residuals(P, x, y, z, z_lo, z_hi)
-    proven = found.status != int(ProgramStatus.LIMIT)
-    status = torch.where(~proven & (relative <= tol), int(ProgramStatus.SOLVED), found.status)
+    folded = P if pinned is None else P.folded(pinned)
+    inner, scaling, left = scaled(folded)
+    measure, turn = scaling, torch.zeros_like(left)
+    while True:
+        first = None if begin is None else begin & inner.sides[1]
+        found, system, (loose, dependent) = _solved(inner, iterations, _TIE[like.dtype], Q, first)
+        x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
+        primal, dual, gap, relative = residuals(P, measure, x, y, z, z_lo, z_hi)
+        proven = found.status != int(ProgramStatus.LIMIT)
+        status = torch.where(~proven & (relative <= tol), int(ProgramStatus.SOLVED), found.status)
+        again = (status != int(ProgramStatus.SOLVED)) & (left > turn)
+        # Without some of its constraints there is no point either: that is a proof.
+        again &= (status != int(ProgramStatus.INFEASIBLE)) | (left == 1)
+        if not bool(again.any()):
+            break
+        turn = torch.where(again, left, turn)
+        inner, scaling, left = scaled(folded, turn)
     there = ~proven
     nearest = margin(inner, found.x, found.z)
     _, lower, upper = inner.split(found.active)

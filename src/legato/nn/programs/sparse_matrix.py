@@ -32,6 +32,9 @@ class SparseMatrix:
     def mT(self) -> SparseMatrix:
         return SparseMatrix(self.csr.T.tocsr())
 
+    def __abs__(self) -> SparseMatrix:
+        return SparseMatrix(abs(self.csr))
+
     def __matmul__(self, columns: Tensor) -> Tensor:
         return torch.from_numpy(self.csr @ columns[0].numpy())[None]
 
