@@ -212,3 +212,56 @@ def test_what_makes_no_sense_is_refused(name):
     with pytest.raises((errors.InputError, errors.StepError)) as said:
         REFUSED[name]()
     assert len(str(said.value)) > 40
+
+
+# --- nothing is called converged that has only stopped moving -------------------------------------
+
+
+def test_a_dual_that_is_zero_but_for_rounding_does_not_set_the_balance():
+    """min λ/2 x² + max(0, 1 − ax) has its solution at the kink, x = 1/a."""
+    a = torch.tensor([[-2.0156998500967633]]).double()
+    energy = lg.SquaredNorm(0.1) + lg.Hinge(torch.ones(1).double()) @ lg.Dense(a)
+    found = lg.solve(energy, stop=lg.Stop(5000, tol=1e-6))
+    assert found.converged
+    assert abs(float(found.x) - 1 / float(a)) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_small_costs_are_not_taken_for_a_solution(seed):
+    """min ⟨c, x⟩ + |⟨a, x⟩| over −1 ≤ x ≤ 1, where c is ten thousand times smaller than a."""
+    a, c = randn(1, 4, seed=seed), 1e-4 * randn(4, seed=seed + 100)
+    rows = np.block([[a.numpy(), -np.ones((1, 1))], [-a.numpy(), -np.ones((1, 1))]])
+    truth = linprog([*c, 1.0], A_ub=rows, b_ub=[0.0, 0.0], bounds=[(-1, 1)] * 4 + [(0, None)])
+    energy = lg.Linear(c) + lg.Box(-1.0, 1.0) + lg.L1() @ lg.Dense(a)
+    found = lg.solve(energy, stop=lg.Stop(20000, tol=1e-8))
+    assert found.converged
+    assert float(found.objective) - truth.fun < 1e-3 * float(c.abs().sum())
+
+
+def test_a_variable_of_no_axes():
+    energy = lg.SquaredDistance(torch.tensor(-3.0).double()) + lg.L1(0.5) @ (2.0 * lg.Identity())
+    for algorithm in (None, lg.PrimalDual(restart=RESTART), lg.PrimalDual(balance=BALANCE)):
+        found = lg.solve(energy, algorithm, stop=lg.Stop(1000, tol=1e-9)).x
+        assert float(found) == pytest.approx(-2.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("more", [{"precondition": True}, {"scaling": SCALING}])
+def test_restarts_with_several_unknowns_and_diagonal_steps(more):
+    u, v = lg.operators.parts(torch.zeros(3).double(), torch.zeros(5).double())
+    both = lg.Dense(randn(6, 3, seed=60)) @ u + lg.Dense(randn(6, 5, seed=61)) @ v
+    data = lg.SquaredDistance(randn(3, seed=62)) @ u + lg.SquaredDistance(randn(5, seed=63)) @ v
+    stop = lg.Stop(5000, tol=1e-11)
+    found = lg.solve(data + lg.L1(0.2) @ both, lg.PrimalDual(restart=RESTART, **more), stop=stop)
+    plain = lg.solve(data + lg.L1(0.2) @ both, lg.PrimalDual(), stop=stop)
+    assert found.converged
+    for one, other in zip(found.x, plain.x, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-8)
+
+
+def test_a_fixed_balance_goes_on_from_one_that_adapted():
+    smooth = 100.0 * lg.SquaredDistance(1e3 * randn(30, seed=64))
+    problem = lg.Saddle(lg.Differences((-1,)), lg.L1(3.0), smooth=smooth)
+    begun = lg.solve(problem, lg.PrimalDual(restart=RESTART, balance=BALANCE), stop=lg.Stop(5))
+    found = lg.solve(problem, lg.PrimalDual(restart=RESTART), begun, stop=lg.Stop(5000, tol=1e-10))
+    assert found.converged
+    assert float(found.gap) < 1e-6

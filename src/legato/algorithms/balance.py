@@ -12,6 +12,10 @@ from legato.errors import InputError
 
 _FIRST = 10
 """Iterations before the first change."""
+_AT_ONCE = 10.0
+"""Factor by which r changes at most: one run may have moved a variable by chance."""
+_RANGE = 1e5
+"""Factor by which r differs from its start at most."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class AdaptiveBalance:
 
     .. math:: \log r ← θ \log\frac{‖Δx‖}{‖Δy‖} + (1 − θ) \log r
 
-    Δx and Δy lead from where the last run began to where it ended: from one restart to the next, or
+    r changes by a factor of 10 at most at a time, and of 10⁵ in all. Δx and Δy lead from where the
+    last run began to where it ended: from one restart to the next, or
     without ``restart`` from iteration 10, 20, 40, … to the next of these. After so many changes r
     stays, and the method is that with a fixed balance. Each element of a batch has its own r, which
     carries no derivative; ``Solution.steps["balance"]`` reports it. The primal weight of PDLP is
@@ -72,4 +77,6 @@ class AdaptiveBalance:
         sound = sound & (made < self.changes)
         ratio = torch.where(sound, primal, 1.0) / torch.where(sound, dual, 1.0)
         new = ratio**self.share * balance ** (1 - self.share)
+        new = torch.maximum(torch.minimum(new, balance * _AT_ONCE), balance / _AT_ONCE)
+        new = new.clamp(min=self.start / _RANGE, max=self.start * _RANGE)
         return torch.where(sound, new, balance), made + sound.to(made.dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number, holds, is_concrete, numbers_are_cheap, wide_norm
+from legato._support.constants import held_constant
 from legato._support.later import later
 from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.balance import AdaptiveBalance
@@ -264,7 +265,9 @@ class PrimalDual(Algorithm[Saddle, Any]):
         if isinstance(fresh, AveragedState) and isinstance(state, AveragedState):
             return fresh._replace(x_mean=state.x_mean, y_mean=state.y_mean, number=state.number)
         if isinstance(fresh, AdaptiveState) and isinstance(state, AdaptiveState):
-            return state._replace(units=fresh.units)
+            adapts = isinstance(self.balance, AdaptiveBalance)  # else it is part of the units
+            balance = state.balance if adapts else fresh.balance
+            return state._replace(units=fresh.units, balance=balance)
         return fresh
 
     def _begin(self, problem: Saddle, primal: Var, dual: Var, image: Var) -> State:
@@ -291,7 +294,9 @@ class PrimalDual(Algorithm[Saddle, Any]):
         """Steps taken apart; where the balance is a number, it is part of them."""
         if not isinstance(self.balance, AdaptiveBalance):
             tau, sigma = self._derive_steps(problem, x, image)
-            return Units(tree.map_steps(lambda t: 1 / t, tau), 0.0 * tree.leaves(tau)[0], sigma)
+            like = tree.real_like(tree.leaves(x)[0])
+            return Units(tree.map_steps(lambda t: 1 / t, tau), like.new_zeros(()), sigma)
+        held_constant(problem)  # the balance follows from iterates
         like = tree.leaves(x)[0]
         L = self._lipschitz(problem, like)
         L = constant_where_coupled(L, problem.nonsmooth, x)
@@ -423,6 +428,7 @@ class PrimalDual(Algorithm[Saddle, Any]):
     def _diagonal_sizes(self, problem: Saddle, x: Var, image: Var) -> tuple[Var, Var]:
         """k_j and l_i: sums of |K_ij| over columns and rows, or what a scaling has instead."""
         if self.scaling is not None:
+            held_constant(problem)
             return self.scaling.sizes(problem.operator, x, image)
         absolute = problem.operator.absolute()
         columns = tree_map(torch.abs, absolute.adjoint(tree_map(torch.ones_like, image)))
@@ -511,17 +517,20 @@ class PrimalDual(Algorithm[Saddle, Any]):
         """r and the number of its changes, after a run that ends at ``found`` where ``anew``."""
         if not isinstance(self.balance, AdaptiveBalance):
             return state.balance, state.changes
-        batch, units = anew.ndim, state.units
+        batch, units, r = anew.ndim, state.units, state.balance
         sizes = (units.coupling, _reciprocal(units.dual))
         ways = tree_map(torch.sub, found, state.begun)
         primal, dual = (_weighted_norm(v, s, batch) for v, s in zip(ways, sizes, strict=True))
+        # In the norm of the steps rounding in one variable is as large as that in the other: a y
+        # that is 0 but for cancellation moves by nothing else.
+        shares = (r**-0.5, r**0.5)
+        lengths = [_weighted_norm(z, s, batch) for z, s in zip(found, sizes, strict=True)]
+        size = torch.hypot(*(n * share for n, share in zip(lengths, shares, strict=True)))
+        least = _ROUNDING * torch.finfo(r.dtype).eps * size
         sound = anew
-        for way, point, size in zip((primal, dual), found, sizes, strict=True):
-            least = _ROUNDING * torch.finfo(state.balance.dtype).eps
-            sound = sound & (way > least * _weighted_norm(point, size, batch)) & way.isfinite()
-        return self.balance.changed(
-            state.balance, primal.to(state.balance), dual.to(state.balance), sound, state.changes
-        )
+        for way, share in zip((primal, dual), shares, strict=True):
+            sound = sound & (way * share > least) & way.isfinite()
+        return self.balance.changed(r, primal.to(r), dual.to(r), sound, state.changes)
 
     def _adaptive_steps(self, state: AdaptiveState) -> Steps:
         """Both steps at the present balance, or the user's own (perhaps learned) tensors."""
@@ -623,15 +632,30 @@ class PrimalDual(Algorithm[Saddle, Any]):
     def residual(
         self, before: State, after: State, batch: int = 0, largest: Tensor | None = None
     ) -> Tensor:
-        """Of a state that adapts: ‖T(z) − z‖, for points may hardly move on their way, relative to
-        their size now or where the run began; what went before may have been far too large."""
+        r"""Of a state that adapts: how far T would move z with steps of balance 1.
+
+        .. math:: \sqrt{\max(1, 1/r)^2 ‖x^+ − x‖^2 + \max(1, r)^2 ‖y^+ − y‖^2}
+
+        A variable that moves little because its step is short has not arrived; with a longer step
+        it moves by no more than the steps' ratio (Beck 2017, Theorem 10.9). It is relative to the
+        size now, or where the run began: what went before may have been far too large.
+        """
         if not isinstance(before, AdaptiveState) or not isinstance(after, AdaptiveState):
             return super().residual(before, after, batch, largest)
-        before = before._replace(x=before.primal, y=before.dual)
-        size = self.size(after._replace(x=after.begun.primal, y=after.begun.dual), batch)
-        if largest is not None:
-            size = torch.maximum(size, torch.finfo(size.dtype).eps * largest)
-        return super().residual(before, after, batch, size)
+        with torch.no_grad():
+            r = before.balance if before.balance.ndim == batch else before.balance.reshape(-1)
+            along = tree_map(torch.sub, after.x, before.primal)
+            across = tree_map(torch.sub, after.y, before.dual)
+            change = torch.hypot(
+                _weighted_norm(along, 1.0, batch) * _largest(1 / r, batch),
+                _weighted_norm(across, 1.0, batch) * _largest(r, batch),
+            )
+            size = self.size(after, batch)
+            begun = after._replace(x=after.begun.primal, y=after.begun.dual)
+            size = torch.maximum(size, self.size(begun, batch))
+            if largest is not None:
+                size = torch.maximum(size, torch.finfo(size.dtype).eps * largest)
+            return change.to(size) / torch.where(size > 0, size, 1.0)
 
     def remedy(self, problem: Saddle, state: State) -> str:
         """A balance by which both variables move at their own scale, where the present one is off.
@@ -672,7 +696,7 @@ def _require_saddle(problem: Any) -> None:
 
 def _over(t: Tensor, like: Tensor) -> Tensor:
     """One number for each element of a batch, such that it broadcasts against its entries."""
-    return t.reshape(*t.shape, *(1,) * (like.ndim - t.ndim))
+    return t.reshape((*t.shape, *(1,) * (like.ndim - t.ndim)))
 
 
 def _over_balance(size: Any, balance: Tensor, like: Var) -> Any:
@@ -695,7 +719,15 @@ def _weighted_norm(x: Var, weights: Any, batch: int) -> Tensor:
         parts = [_weighted_norm(t, w, batch) for t, w in zip(x, each, strict=True)]
         return torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scaled = x * weights**0.5
-    return wide_norm(scaled, tuple(range(batch, scaled.ndim))) if scaled.ndim > batch else scaled
+    return (
+        wide_norm(scaled, tuple(range(batch, scaled.ndim))) if scaled.ndim > batch else scaled.abs()
+    )
+
+
+def _largest(factor: Tensor, batch: int) -> Tensor:
+    """At least 1, for each element of a batch or, where that is not asked for, for all."""
+    factor = factor.clamp(min=1)
+    return factor if factor.ndim == batch else factor.amax()
 
 
 def _shape(t: Tensor) -> torch.Size:

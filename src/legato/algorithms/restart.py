@@ -77,7 +77,8 @@ class Restart:
 
         def move(z: Tensor, image: Tensor, start: Tensor) -> Tensor:
             axes = (1,) * (z.ndim - number.ndim)
-            k, again = number.reshape(*number.shape, *axes), anew.reshape(*anew.shape, *axes)
+            shape = (*number.shape, *axes)
+            k, again = number.reshape(shape), anew.reshape(shape)
             weight = torch.where(again, 1.0, k / (k + 1)).to(start.real.dtype)
             further = reflection * torch.where(again, 0.0, 1.0).to(weight)
             ahead = image + further * (image - z)
