@@ -33,9 +33,10 @@ def test_laws(case):
 
 
 def _say_what_they_couple(g, geometry, y, alpha):
-    """Which entries move with one of y, in mirror coordinates: along the axes that are named, where a step may not vary.
+    """Which entries move with one of y, in mirror coordinates: along the axes that are named.
 
-    Where others move, a prox with steps that vary must be where the gradient says.
+    There a step may not vary. Where others move, a prox with steps that vary must be where the
+    gradient says.
     """
     before, moved = lg.mirror_prox(g, geometry, y, alpha), set()
     for index in torch.cartesian_prod(*map(torch.arange, y.shape)):
@@ -52,7 +53,7 @@ def _say_what_they_couple(g, geometry, y, alpha):
         torch.testing.assert_close(g.grad(x), (y - x) / steps, atol=1e-7, rtol=1e-7)
 
 
-@pytest.mark.parametrize("name, case", [(n, c) for n, c in PROX_CASES if n.endswith("-0")])
+@pytest.mark.parametrize(("name", "case"), [(n, c) for n, c in PROX_CASES if n.endswith("-0")])
 def test_a_prox_says_what_it_couples(name, case):
     g, geometry = case.build(*case.parameters)
     if isinstance(case.y, torch.Tensor):

@@ -10,7 +10,7 @@ import torch
 
 import legato as lg
 from legato import errors
-from makers import rand, randn
+from makers import crandn, rand, randn
 
 X = randn(3, 4, seed=1)
 MATRIX = randn(5, 4, seed=2)
@@ -183,6 +183,63 @@ def test_steps_that_vary_do_not_pass_through_a_wavelet():
             refused.prox(b)
     with pytest.raises(errors.InputError, match="couples the entries"):
         lg.solve(lg.Composite(f, g), lg.ForwardBackward(0.02 * w), stop=STOP)
+
+
+def test_infinite_slopes_stay_infinite_behind_a_factor():
+    """x = (y − c − 0.2)⁺, so that dx/dc = −1 where x > 0."""
+    y = torch.tensor([2.0, -1, 3]).double()
+    for c, expected in ((0.9, [0.9, 0, 1.9]), (0.0, [1.8, 0, 2.8])):
+        for factor in (c, torch.tensor(c).double().requires_grad_()):
+            g = factor * lg.AsymmetricL1(-torch.inf, 1.0) + lg.L1(0.2)
+            x = g.prox(y)
+            torch.testing.assert_close(x, torch.tensor(expected).double())
+            if isinstance(factor, torch.Tensor):
+                (grad,) = torch.autograd.grad(x.sum(), factor)
+                assert float(grad) == -2
+                torch.testing.assert_close(lg.solve(lg.SquaredDistance(y) + g, stop=STOP).x, x)
+
+
+def test_a_gap_at_a_solution_is_small_beside_an_open_box():
+    """Fenchel's equality holds at (prox y, y − prox y), up to the rounding of y − x."""
+    y = 2 * randn(6, seed=14)
+    for g in (lg.L1(0.2) + lg.Box(-0.4, torch.inf), lg.L1(0.2) + lg.Box(0.0, torch.inf)):
+        x = g.prox(y)
+        equality = g(x) + g.conjugate()(y - x + 1e-12)
+        torch.testing.assert_close(equality, (x * (y - x)).sum(), atol=1e-9, rtol=1e-9)
+        assert float(g.conjugate()(torch.full_like(y, 0.21))) == torch.inf
+
+
+def test_quadratic_terms_take_steps_of_zero_and_of_any_size():
+    """(αAᵀA + 1)x = y + αAᵀb, by NumPy."""
+    A, b, y = randn(2, 3, seed=15), randn(2, seed=16), randn(3, seed=17)
+    f = lg.LeastSquares(A, b)
+    for alpha in (0.0, 1e-300, 0.7, 1e6):
+        left, right = alpha * A.mT @ A + torch.eye(3), y + alpha * A.mT @ b
+        expected = torch.from_numpy(np.linalg.solve(left.numpy(), right.numpy()))
+        step = torch.tensor(alpha).double().requires_grad_()
+        for x in (f.prox(y, step), (step * f).prox(y), f.prox(y, alpha)):
+            torch.testing.assert_close(x, expected, rtol=1e-8, atol=1e-8)
+        (grad,) = torch.autograd.grad(f.prox(y, step).sum(), step)
+        slope = -np.linalg.solve(left.numpy(), f.grad(expected).numpy()).sum()
+        assert float(grad) == pytest.approx(slope, rel=1e-6, abs=1e-12)
+    with pytest.raises(errors.InputError, match="one of them is 0"):
+        f.prox(y, torch.tensor([0.0, 1.0, 1.0]).double())
+    each = f.prox(torch.stack([y, y]), torch.tensor([[0.0], [0.7]]).double())
+    torch.testing.assert_close(each, torch.stack([y, f.prox(y, 0.7)]))
+
+
+def test_weights_of_frequencies_that_are_all_measured():
+    """Diagonal behind the transform: (w + 1)Fx = Fy + wb."""
+    w, b, y = 0.1 + rand(4, 4, seed=18), crandn(4, 4, seed=19), crandn(4, 4, seed=20)
+    found = np.fft.fft2(lg.LeastSquares(lg.Fourier(), b, w).prox(y).numpy(), norm="ortho")
+    expected = (np.fft.fft2(y.numpy(), norm="ortho") + w.numpy() * b.numpy()) / (1 + w.numpy())
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_a_complex_diagonal_keeps_a_real_variable_real():
+    g = lg.SquaredDistance(torch.ones(2) + 0j) @ lg.Diagonal(torch.tensor([1 + 1j, 2]))
+    with pytest.raises(errors.InputError, match="AsComplex"):
+        g.prox(torch.ones(2))
 
 
 def test_equal_ends_keep_their_derivative():

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato._support.checks import is_concrete
 from legato._support.tree import Var, map_steps, square
 from legato.errors import InputError
-from legato.functions.algebra import Composed
+from legato.functions.algebra import Composed, Scaled
 from legato.functions.base import Function
 from legato.functions.prox import has_prox, mirror_prox, register_prox
 from legato.functions.quadratics import System, is_quadratic
@@ -87,6 +88,12 @@ def _(f: Composed, geometry: Euclidean, y: Tensor, alpha: Any) -> Any:
 
 def _entrywise(f: Composed, entries: Tensor, y: Tensor, alpha: Any) -> Tensor:
     """Where an entry of the diagonal is 0 the term is constant: y stays."""
+    if entries.is_complex() and not y.is_complex():
+        raise InputError(
+            f"{f!r}: the diagonal is complex, but y is {y.dtype}, and its prox would be complex. "
+            "If the variable is to be real, see it as complex first, Diagonal(d) @ "
+            "operators.AsComplex(); else take y + 0j."
+        )
     size = square(entries)
     seen = entries * y
     moved = mirror_prox(f.function, Euclidean(), seen, alpha * size) - seen
@@ -110,11 +117,37 @@ def _(f: Function, geometry: Euclidean, y: Tensor, alpha: Any) -> Any:
 
 
 def _resolved(f: Function, y: Tensor, alpha: Any) -> Var:
-    """(∇²f + 1/α)x = y/α − ∇f(0): factorised or divided where that is known, else by CG."""
+    """(α∇²f + 1)x = y − α∇f(0): factorised or divided where that is known, else by CG.
+
+    For steps that vary among entries which f couples, (∇²f + 1/α)x = y/α − ∇f(0), for it is
+    symmetric.
+    """
     if not isinstance(alpha, Tensor) and alpha == 0:
         return y
-    system, rho = System(f, (Identity(),)), 1 / alpha
-    factor = system.factor(y, rho)
-    right = rho * y - f.grad(0 * y.detach())
+    at_zero = f.grad(0 * y.detach())
+    rho: Tensor | float
+    if _varies_within(alpha, f):
+        system, rho = System(f, (Identity(),)), 1 / _positive(alpha)
+        right = rho * y - at_zero
+    else:
+        system, rho = System(Scaled(alpha, f), (Identity(),)), 1.0
+        right = y - alpha * at_zero
     batch = 0 if f.coupled is None else max(0, y.ndim - f.coupled)
-    return system.solve(factor, right, rho, y.detach(), batch)
+    return system.solve(system.factor(y, rho), right, rho, y.detach(), batch)
+
+
+def _varies_within(alpha: Any, f: Function) -> bool:
+    """Whether a step differs along axes that f couples."""
+    if not isinstance(alpha, Tensor) or alpha.ndim == 0:
+        return False
+    inner = alpha.ndim if f.coupled is None else min(f.coupled, alpha.ndim)
+    return any(n > 1 for n in alpha.shape[alpha.ndim - inner :])
+
+
+def _positive(alpha: Tensor) -> Tensor:
+    if is_concrete() and not bool((alpha.detach() > 0).all()):
+        raise InputError(
+            "Steps that vary among entries which a quadratic term couples must be positive: one of "
+            "them is 0. Hold such entries by a term of their own, or take one step for all."
+        )
+    return alpha

@@ -41,7 +41,10 @@ class SecondOrderCone(Indicator):
                 f"shape {tuple(x.shape)}."
             )
         t, v = x.narrow(self.dim, 0, 1), x.narrow(self.dim, 1, x.shape[self.dim] - 1)
-        return t, v, torch.linalg.vector_norm(v, dim=self.dim, keepdim=True)
+        # In units of the largest entry: squares of 1e30 are no float32 numbers.
+        unit = v.detach().abs().amax(self.dim, keepdim=True)
+        unit = torch.where((unit > 0) & torch.isfinite(unit), unit, 1.0)
+        return t, v, unit * torch.linalg.vector_norm(v / unit, dim=self.dim, keepdim=True)
 
     def violation(self, x: Var) -> Tensor:
         t, _, norm = self.parts(x)

@@ -284,7 +284,7 @@ def _(g: L1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
 
 @register_prox(AsymmetricL1, Euclidean)
 def _(g: AsymmetricL1, geometry: Geometry, y: Tensor, alpha: Any) -> Tensor:
-    return y - clip(y, _times(alpha, g.lo), _times(alpha, g.hi))
+    return y - clip(y, times_end(alpha, g.lo), times_end(alpha, g.hi))
 
 
 @register_prox(GroupL1, Euclidean)
@@ -431,7 +431,7 @@ def _(g: L1, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
 
 @register_prox(AsymmetricL1, Interval)
 def _(g: AsymmetricL1, geometry: Interval, y: Tensor, alpha: Any) -> Tensor:
-    return _one_homogeneous_on_interval(geometry, y, _times(alpha, g.lo), _times(alpha, g.hi))
+    return _one_homogeneous_on_interval(geometry, y, times_end(alpha, g.lo), times_end(alpha, g.hi))
 
 
 def _one_homogeneous_on_interval(geometry: Interval, y: Tensor, lo: Any, hi: Any) -> Tensor:
@@ -447,7 +447,7 @@ def _one_homogeneous_on_interval(geometry: Interval, y: Tensor, lo: Any, hi: Any
     return torch.where(straddles, thresholded, one_sided)
 
 
-def _times(alpha: Any, end: Any) -> Any:
+def times_end(alpha: Any, end: Any) -> Any:
     """α·end, where an infinite end stays infinite and gives α no (NaN) derivative."""
     if not isinstance(end, Tensor):
         return end if math.isinf(end) else alpha * end

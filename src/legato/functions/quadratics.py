@@ -140,7 +140,7 @@ def _weight(f: Function) -> Number | None:
 
 def seen(K: Operator, weight: Number, x: Tensor) -> Curvature | None:
     """K*diag(w)K for variables shaped like x; None where no form is known."""
-    one = not isinstance(weight, Tensor) or weight.ndim == 0
+    one = _is_one(weight)
     if isinstance(K, ScaledOperator):
         inner = seen(K.operator, weight, x)
         return None if inner is None else inner.times(_square(K.scale))
@@ -166,7 +166,7 @@ def seen(K: Operator, weight: Number, x: Tensor) -> Curvature | None:
 
 
 def _seen_by_fourier(K: Fourier, weight: Number, x: Tensor) -> Curvature | None:
-    one = not isinstance(weight, Tensor) or weight.ndim == 0
+    one = _is_one(weight)
     if K.coils is not None:
         if K.mask is not None or not one:
             return None
@@ -178,6 +178,10 @@ def _seen_by_fourier(K: Fourier, weight: Number, x: Tensor) -> Curvature | None:
     real = tree.real_like(x)
     mask = real.new_ones(()) if K.mask is None else K.mask.to(real)
     return Curvature(spectrum=weight * mask, dims=K.dims)
+
+
+def _is_one(weight: Number) -> bool:
+    return not isinstance(weight, Tensor) or weight.ndim == 0
 
 
 def _square(scale: Tensor | complex) -> Number:
@@ -273,21 +277,27 @@ class System:
 
     def _axes(self) -> tuple[int, ...]:
         """The axes of the transform, which all terms that have one share."""
-        return next(axes for K in (*_operators_of(self.q), *self.operators) for axes in _axes_of(K))
+        pairs = [*_weighted_operators(self.q), *((K, 1.0) for K in self.operators)]
+        return next(axes for K, weight in pairs for axes in _axes_of(K, weight))
 
 
-def _operators_of(f: Function) -> list[Operator]:
+def _weighted_operators(f: Function) -> list[tuple[Operator, Number]]:
+    """Pairs K, w of terms in which K*diag(w)K counts, up to a factor."""
     if isinstance(f, Sum):
-        return [K for term in f.terms for K in _operators_of(term)]
+        return [pair for term in f.terms for pair in _weighted_operators(term)]
     if isinstance(f, Scaled | Shifted):
-        return _operators_of(f.function)
-    return [f.operator] if isinstance(f, Composed | LeastSquares) else []
+        return _weighted_operators(f.function)
+    if isinstance(f, LeastSquares):
+        return [(f.operator, f.weight)]
+    weight = _weight(f.function) if isinstance(f, Composed) else None
+    return [(f.operator, weight)] if isinstance(f, Composed) and weight is not None else []
 
 
-def _axes_of(K: Operator) -> list[tuple[int, ...]]:
+def _axes_of(K: Operator, weight: Number) -> list[tuple[int, ...]]:
+    """The axes of the transform in what :func:`seen` says of K; none where it has no spectrum."""
     if isinstance(K, ScaledOperator):
-        return _axes_of(K.operator)
-    if isinstance(K, Fourier) and K.mask is not None:
+        return _axes_of(K.operator, weight)
+    if isinstance(K, Fourier) and not (K.mask is None and _is_one(weight)):
         return [K.dims]
     if isinstance(K, Blur | Convolution):
         return [tuple(range(-(K.kernel.ndim if isinstance(K, Blur) else K.kernel.ndim - 2), 0))]

@@ -13,10 +13,10 @@ from legato._support.checks import cheap_to_read
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.algebra import Scaled
-from legato.functions.base import Function
+from legato.functions.base import Function, indicator
 from legato.functions.monotone import Monotone
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
-from legato.functions.prox import mirror_prox, register_prox
+from legato.functions.prox import mirror_prox, register_prox, times_end
 from legato.functions.sets import Box, L2Ball, NonNegative
 from legato.functions.sparse_group import SparseGroupL1
 from legato.functions.variation_1d import TotalVariation1D
@@ -71,8 +71,8 @@ class Successive(Function):
         for end in (lo, hi):
             infinite = torch.isinf(end)
             x = torch.where(infinite, 0.0, end)
-            far = torch.where(end > 0, y > above, y < below)
-            beyond = torch.where(far, torch.inf, -torch.inf)
+            past = torch.where(end > 0, y - above, below - y)
+            beyond = torch.where(indicator(past) > 0, torch.inf, -torch.inf)
             value = torch.where(infinite, beyond, x * y - _sloped(x, below, above))
             found = torch.maximum(found, value)
         return sum_beyond(found, batch)
@@ -122,15 +122,15 @@ def _unchecked(kind: type[F], **fields: Any) -> F:
     return made
 
 
-def _times(factor: Any, end: Any) -> Any:
-    return end if factor is None else factor * end
+def _multiple(factor: Any, end: Any) -> Any:
+    return end if factor is None else times_end(factor, end)
 
 
 def _added(slopes: Sequence[tuple[Function, Any]]) -> L1 | AsymmetricL1 | None:
     if not slopes:
         return None
     if all(isinstance(f, L1) for f, _ in slopes):
-        weights = [_times(c, f.weight) for f, c in slopes if isinstance(f, L1)]
+        weights = [_multiple(c, f.weight) for f, c in slopes if isinstance(f, L1)]
         return _unchecked(L1, weight=sum(weights[1:], start=weights[0]))
     lows, highs = zip(*(_scaled_slopes(f, c) for f, c in slopes), strict=True)
     lo, hi = sum(lows[1:], start=lows[0]), sum(highs[1:], start=highs[0])
@@ -139,7 +139,7 @@ def _added(slopes: Sequence[tuple[Function, Any]]) -> L1 | AsymmetricL1 | None:
 
 def _scaled_slopes(f: Function, c: Any) -> tuple[Any, Any]:
     lo, hi = _slopes(f)
-    return _times(c, lo), _times(c, hi)
+    return _multiple(c, lo), _multiple(c, hi)
 
 
 def _slopes(f: Function) -> tuple[Any, Any]:
@@ -203,7 +203,7 @@ def _grouped(
     if isinstance(box, Box):
         return None
     if isinstance(core, GroupL1) and isinstance(norm, L1) and box is None:
-        weight, own = norm.weight, _times(factor, core.weight)
+        weight, own = norm.weight, _multiple(factor, core.weight)
         return _unchecked(
             SparseGroupL1, weight=weight, group_weight=own, dim=core.dim, groups=core.groups
         )
