@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
@@ -148,6 +149,26 @@ def test_a_warm_start_ends_where_a_cold_one_does_and_is_shorter():
     assert model.n_iter_ < points / 2
     near = LassoBilevel(alpha_init=1.1 * model.alpha_).fit(X, y)
     assert near.path_.loss.min() == pytest.approx(cold, rel=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1e9])
+def test_a_start_far_from_the_best_penalty_does_not_keep_it(alpha):
+    """The loss is that of scikit-learn's models on a grid of penalties, or lower."""
+    X, y = data("diabetes")
+    cuts = list(KFold(3).split(X))
+
+    def loss(penalty):
+        errors = []
+        for train, test in cuts:
+            theirs = Ridge(penalty * len(train)).fit(X[train], y[train])
+            errors.append(np.mean((theirs.predict(X[test]) - y[test]) ** 2))
+        return np.mean(errors)
+
+    best = min(map(loss, np.geomspace(1e-5, 10, 31)))
+    model = RidgeBilevel(cv=cuts, alpha_init=alpha).fit(X, y)
+    assert loss(model.alpha_) <= best
+    model = RidgeBilevel(cv=cuts, alpha=alpha, warm_start=True).fit(X, y)
+    assert loss(model.set_params(alpha=None).fit(X, y).alpha_) <= best
 
 
 def test_weights_are_repetitions():

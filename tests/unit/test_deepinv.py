@@ -64,6 +64,42 @@ def test_what_is_no_linear_physics_is_refused(physics, words):
         from_deepinv(Physics(), SHAPE, torch.float64)(randn(3, 3, 4))
 
 
+class Maps:
+    """A physics of two functions."""
+
+    def __init__(self, A, A_adjoint=None):
+        self.A, self.A_adjoint = A, A_adjoint or A
+
+
+def flipped(x):
+    return x.flip(0)
+
+
+@pytest.mark.parametrize(
+    ("physics", "words"),
+    [
+        (Maps(torch.no_grad()(lambda x: 2 * x)), "A of the physics has no derivative"),
+        (Maps(lambda x: 2 * x, lambda y: 2 * y.detach()), "A_adjoint of the physics has no deriv"),
+        (Maps(lambda x: 3 * x - (2 * x).detach() + x), "has no derivative, or a wrong one"),
+        (Maps(flipped), "A of the physics mixes"),
+        (Maps(lambda x: x - x.mean(0, keepdim=True)), "A of the physics mixes"),
+        (Maps(lambda x: x.mul_(2)), "A overwrites"),
+        (Maps(lambda x: 2 * x, lambda y: y.mul_(2)), "adjoint of the operator overwrites"),
+    ],
+)
+def test_what_would_be_wrong_later_is_refused_when_it_is_made(physics, words):
+    """Constants to autograd, batches whose elements meet, arguments that are overwritten."""
+    with pytest.raises(errors.InputError, match=words):
+        from_deepinv(physics, SHAPE, torch.float64)
+
+
+def test_functions_without_a_derivative_or_in_place_are_refused():
+    with pytest.raises(errors.InputError, match="The function has no derivative"):
+        lg.operators.from_function(torch.no_grad()(lambda x: 2 * x), (3,))
+    with pytest.raises(errors.InputError, match="The function overwrites"):
+        lg.operators.from_function(lambda x: x.mul_(2), (3,))
+
+
 def test_a_regulariser_is_a_prior():
     """Its prox and derivative against long solves, and Moreau's identity."""
     x = rand(2, 1, 8, 8, seed=1)

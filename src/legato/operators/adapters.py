@@ -41,9 +41,23 @@ def from_function(
     made = _Traced(forward, tuple(shape), dtype.is_complex)
     with torch.no_grad():
         x, z = (_normal(shape, seed, dtype, device) for seed in (0, 1))
+        _untouched(made, x, "The function")
         _require_linear(made, x, z)
+    _require_derivative(made, made.adjoint, x, "The function")
     require_adjoint(made, x)
     return made
+
+
+def _untouched(map_: Callable[[Tensor], Tensor], t: Tensor, name: str) -> Tensor:
+    """What a map makes of t, which has to stay as it is."""
+    before = t.clone()
+    found = map_(t)
+    if not torch.equal(t, before):
+        raise InputError(
+            f"{name} overwrites what it is given: computed in place, x would change under the "
+            "algorithm. Leave out methods such as mul_ and clamp_, or begin with x.clone()."
+        )
+    return found
 
 
 def _require_linear(made: Operator, x: Tensor, z: Tensor) -> None:
@@ -104,8 +118,8 @@ def from_deepinv(physics: Any, shape: Shape, dtype: torch.dtype = torch.float32)
     .. math:: Kx = \mathrm{physics.A}(x), \qquad K^*y = \mathrm{physics.A\_adjoint}(y)
 
     Anything with ``A`` and ``A_adjoint`` that take and make (B, …) will do. It is tried on random
-    images when it is made: one that is not linear, or whose adjoint is wrong, is refused. Noise is
-    no part of it.
+    images when it is made: one that is not linear, mixes a batch, overwrites its argument, or whose
+    adjoint or derivative is wrong, is refused. Noise is no part of it.
 
     Args:
         physics: such as ``deepinv.physics.Blur``, on the device where it is used.
@@ -127,15 +141,58 @@ def from_deepinv(physics: Any, shape: Shape, dtype: torch.dtype = torch.float32)
     shape = tuple(shape)
     with torch.no_grad():
         x, z = (_normal((2, *shape), seed, dtype, device) for seed in (0, 1))
-        seen = physics.A(x)
+        seen = _untouched(physics.A, x, "A")
         if not isinstance(seen, Tensor) or seen.ndim < 2 or seen.shape[0] != 2:
             raise InputError(
                 f"A of {type(physics).__name__} makes no tensor (B, …) of images {tuple(x.shape)}."
             )
         made = _Physics(physics, shape, tuple(seen.shape[1:]))
         _require_linear(made, x, z)
-    require_adjoint(made, x)
+        require_adjoint(made, x)
+        _require_batches(made, x, "A")
+        _require_batches(made.adjoint, seen, "A_adjoint")
+    _require_derivative(made, made.adjoint, x, "A of the physics")
+    _require_derivative(made.adjoint, made, seen, "A_adjoint of the physics")
     return made
+
+
+def _require_batches(map_: Callable[[Tensor], Tensor], t: Tensor, name: str) -> None:
+    """Refuse a map under which the elements of a batch depend on each other."""
+    together, alone = map_(t), torch.cat([map_(row) for row in t.split(1)])
+    off = _apart(together, alone)
+    if not off <= 5000 * torch.finfo(t.dtype).eps:
+        raise InputError(
+            f"{name} of the physics mixes the elements of a batch: two images together and one by "
+            f"one differ by {off:.1e} of their size. It has to take each image by itself."
+        )
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """‖a − b‖ in units of the larger norm."""
+    return float((one - other).norm() / (1e-30 + torch.maximum(one.norm(), other.norm())))
+
+
+def _require_derivative(
+    map_: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor], t: Tensor, name: str
+) -> None:
+    """Refuse a map whose derivative, by autograd, is not the map: as if it were a constant."""
+    with torch.enable_grad():
+        point = t.detach().clone().requires_grad_()
+        image = map_(point)
+        y = _normal(tuple(image.shape), 3, image.dtype, image.device)
+        found = None
+        if image.requires_grad:
+            (found,) = torch.autograd.grad(product(image, y).sum(), point, allow_unused=True)
+    expected = back(y).detach()
+    off = 1.0 if found is None else _apart(found, expected)
+    # Others may compute in single precision, and with adjoints that are nearly so.
+    if not off <= 1e-3:
+        raise InputError(
+            f"{name} has no derivative, or a wrong one: what autograd finds is "
+            f"{off:.1e} of its size away from the adjoint map. Without one every gradient through "
+            "a solution would be wrong. Leave out torch.no_grad, detach and NumPy, or give the "
+            "operator as from_scipy(LinearOperator) with both maps."
+        )
 
 
 def _tensors_of(physics: Any) -> list[Tensor]:
@@ -157,9 +214,9 @@ def _foreign(operator: Any, before: Shape, after: Shape) -> Operator:
 @torch.no_grad()
 def require_adjoint(operator: Operator, x: Tensor) -> None:
     """Refuse an operator with ⟨Kx, y⟩ ≠ ⟨x, K*y⟩ at random vectors."""
-    image = operator(x)
+    image = _untouched(operator, x, "The operator")
     y = _normal(tuple(image.shape), 2, image.dtype, x.device)
-    back = operator.adjoint(y)
+    back = _untouched(operator.adjoint, y, "The adjoint of the operator")
     if back.shape != x.shape:
         raise InputError(
             f"The adjoint of the operator makes shape {tuple(back.shape)} of what K makes of shape "

@@ -23,7 +23,7 @@ from legato.sklearn.criterion import Criterion, Fold, ValidationRows, held_out, 
 from legato.sklearn.design import Design
 from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, Fitted, LinearLoss, LowerLevel
 from legato.sklearn.penalties import Groups, Indices, Penalties, Vector
-from legato.sklearn.search import CurveSearch, OuterPath, Prior, descend, log_grid
+from legato.sklearn.search import CurveSearch, OuterPath, Point, Prior, descend, log_grid, turns
 
 GRID_SPACING = 1.2
 """The factor between the penalties of the first walk, at most."""
@@ -68,7 +68,8 @@ SHARED_DOCUMENTATION = {
         A score on held-out rows by which one penalty is chosen, as in scikit-learn; it has no
         derivative, and many penalties are tuned by the loss only. None is the loss of the model.
     alpha_init : float or array-like of shape (n_penalties,), default=None
-        Penalties to start from; None starts from a walk over one penalty.
+        Penalties to start from; None starts from a walk over one penalty, as does a single one
+        that is far from the best.
     alpha_min_ratio : float, default=1e-3
         The smallest penalty looked at, relative to the largest useful one; its square for a ridge.
     max_iter : int, default=100
@@ -314,11 +315,16 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         # As a start for many penalties, the best single one need not be exact.
         tol = float(self.tol) if alone else max(float(self.tol), 1e-4)
         search = CurveSearch(curve, tol, most=int(self.max_iter))
-        if start is None:
-            grid = self._grid(penalties, largest)
-        else:  # near the given penalty only
+        points: list[Point] = []
+        if start is not None:  # near the given penalty only
             grid = [float(start[0]) + d for d in (0.7, 0.35, 0.0, -0.35, -0.7)]
-        best = search.refine(search.coarse(grid))
+            points = search.coarse(grid)
+        # A start that is far away is none: where the loss falls at an end, walk the grid.
+        everywhere = not turns(points)
+        if everywhere:
+            grid = self._grid(penalties, largest)
+            points = search.coarse(grid)
+        best = search.refine(points)
         path.reason = f"no bracket promises a loss lower by more than {tol:.0e} (relative)"
         if search.promise > tol:
             path.reason = f"all {self.max_iter} cuts of brackets are done"
@@ -332,7 +338,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             )
         # A ridge tends to least squares, and what its loss may still fall by is about its slope.
         enough = RIDGE_ENOUGH * abs(best.f) if penalties.l1_ratio == 0 else 0.0
-        if alone and start is None and best.x <= grid[-1] and best.slope > enough:
+        if alone and everywhere and best.x <= grid[-1] and best.slope > enough:
             warnings.warn(
                 f"The best penalty found, {np.exp(best.x):.3g}, is the smallest one looked at, and "
                 f"the validation loss still falls: lower alpha_min_ratio = "

@@ -95,6 +95,12 @@ def _cut(left: Point, right: Point, turn: int) -> float:
     return min(max(x, left.x + 1e-3 * width), right.x - 1e-3 * width)
 
 
+def turns(points: list[Point]) -> bool:
+    """Whether the lowest of points in their order is none of the two at the ends."""
+    values = [p.f for p in points]
+    return len(values) > 2 and 0 < int(np.argmin(values)) < len(values) - 1
+
+
 SLOPE_VARIATION = 8.0
 """How much more than on the coarse walk the slope may vary within a bracket."""
 
