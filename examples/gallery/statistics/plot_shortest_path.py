@@ -37,7 +37,8 @@ def routes(weights, seen, tau=3.0):
 truth = torch.tensor([1.5, -1.0, 0.5], dtype=torch.float64)
 seen = torch.randn(40, len(streets), kinds, dtype=torch.float64)
 driven, prices = (t.detach() for t in routes(truth, seen))
-weights = torch.zeros(kinds, dtype=torch.float64, requires_grad=True)
+# Not from zero, where all streets cost the same and many routes are best.
+weights = torch.tensor([0.1, 0.0, -0.1], dtype=torch.float64, requires_grad=True)
 optimizer = torch.optim.Adam([weights], lr=0.4)
 wrong = []
 for _ in range(8):

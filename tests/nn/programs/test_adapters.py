@@ -164,3 +164,10 @@ def test_the_order_of_qpsolvers():
     x = solve_qp(P, q, G, h, A, b, -2.0, torch.full((3,), 1.4))
     torch.testing.assert_close(x, QuadraticProgram()(P, q, A, b, G, h, -2.0, 1.4))
     torch.testing.assert_close(solve_qp(P, q, lb=0.0), torch.tensor([0.0, 1.0, 0.0]))
+
+
+def test_a_batch_of_no_instances_is_named():
+    x, a = cp.Variable(2), cp.Parameter(2, name="a")
+    layer = from_cvxpy(cp.Problem(cp.Minimize(cp.sum_squares(x - a))), [a])
+    with pytest.raises(InputError, match=r"parameter a \(0, 2\) has a batch of no instances"):
+        layer(torch.zeros(0, 2))

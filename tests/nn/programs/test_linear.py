@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from legato.errors import InexactGradientWarning, InputError
-from legato.nn import LPGD, LinearProgram, Perturbed, Ridge
+from legato.errors import InexactGradientWarning, InputError, NotConvergedWarning
+from legato.nn import LPGD, Entropic, LinearProgram, Perturbed, Ridge
 
 F64 = torch.float64
 
@@ -101,7 +101,7 @@ def test_lpgd_is_the_difference_of_two_solves():
 
 def test_learning_a_cost_by_lpgd():
     """The cost is moved until the wanted vertex is the cheapest."""
-    c = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    c = torch.tensor([1.0, 2.1, 3.3], requires_grad=True)
     layer = LinearProgram(LPGD(2.0))
     A, b, wanted = torch.ones(1, 3), torch.ones(1), torch.tensor([0.0, 0.0, 1.0])
     optimizer = torch.optim.SGD([c], lr=0.5)
@@ -175,3 +175,62 @@ def test_settings(make):
 def test_a_cost_is_needed():
     with pytest.raises(InputError, match="needs the cost c"):
         LinearProgram()(None, G=torch.ones(1, 2), h=torch.ones(1))
+
+
+def test_lpgd_says_where_x_is_not_unique_and_only_there():
+    A, b = torch.ones(1, 2, dtype=F64), torch.ones(1, dtype=F64)
+    c = torch.tensor([[1.0, 1.5], [1.0, 1.0]], dtype=F64, requires_grad=True)
+    with pytest.warns(InexactGradientWarning, match=r"1 of 2 programs \(instances 1\): x is not"):
+        LinearProgram(LPGD(0.1))(c, A, b, lo=0.0)
+    # Assignments: multipliers are zero at the vertex, but there is one best assignment.
+    n = 4
+    A = torch.cat([torch.kron(torch.eye(n), torch.ones(1, n)), torch.eye(n).repeat(1, n)]).double()
+    c = torch.rand(6, n * n, generator=torch.Generator().manual_seed(0), dtype=F64)
+    record = LinearProgram(LPGD(0.1)).solve(c.requires_grad_(), A, A.new_ones(2 * n), lo=0.0)
+    assert bool(record.tied.any())
+
+
+def test_lpgd_of_a_loss_that_does_not_ask_is_zero():
+    """Although the second solve has many solutions to choose from."""
+    A, b = torch.ones(1, 2, dtype=F64), torch.ones(1, dtype=F64)
+    layer = LinearProgram(LPGD(1.0))
+    start = layer.solve(torch.tensor([1.0, 1.5], dtype=F64), A, b, lo=0.0)
+    c = torch.ones(2, dtype=F64, requires_grad=True)
+    with pytest.warns(InexactGradientWarning, match="x is not unique"):
+        x = layer.solve(c, A, b, lo=0.0, start=start).x
+    (0 * x).sum().backward()
+    assert c.grad.tolist() == [0.0, 0.0]
+
+
+def test_lpgd_beside_an_instance_without_a_solution():
+    A, b = torch.ones(1, 2, dtype=F64), torch.tensor([[1.0], [-1.0]], dtype=F64)
+    c = torch.tensor([1.0, 1.5], dtype=F64).repeat(2, 1).requires_grad_()
+    layer = LinearProgram(LPGD(1.0))
+    with pytest.warns(NotConvergedWarning, match="instances 1"):
+        x = layer(c, A, b.requires_grad_(), lo=0.0)
+    with pytest.warns(NotConvergedWarning, match="instances 1"):
+        x[:, 0].sum().backward()
+    assert torch.isnan(c.grad).tolist() == torch.isnan(x.detach()).tolist()
+    assert torch.isnan(b.grad).tolist() == [[False], [True]]
+
+
+@pytest.mark.parametrize("gradient", [Entropic(), Perturbed()])
+def test_gradients_that_take_no_start_say_so(gradient):
+    A, b, c = torch.ones(1, 2), torch.ones(1), torch.tensor([1.0, 1.5])
+    start = LinearProgram().solve(c, A, b, lo=0.0)
+    with pytest.raises(InputError, match="no use for a start"):
+        LinearProgram(gradient).solve(c, A, b, lo=0.0, start=start)
+
+
+def test_perturbed_programs_move_with_the_end_that_holds_each_sample():
+    """Of x₁ + x₂ = 1 on x ≥ 0 each sample's cost, min (c + σZ), has a sign of its own."""
+    c, kept = torch.tensor([0.3, 0.0], dtype=F64), torch.Generator().manual_seed(0)
+    Z = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=F64)
+    lower = torch.ones(1, dtype=F64, requires_grad=True)
+    upper = torch.ones(1, dtype=F64, requires_grad=True)
+    layer = LinearProgram(Perturbed(1.0, 200, kept))
+    one = torch.ones(1, 2, dtype=F64)
+    layer(c, G=one, lower=lower, upper=upper, lo=0.0, hi=5.0).sum().backward()
+    held_below = ((c + Z).amin(-1) > 0).double().mean()
+    torch.testing.assert_close(lower.grad, held_below[None])
+    torch.testing.assert_close(upper.grad, 1 - held_below[None])

@@ -116,3 +116,12 @@ def test_starts_of_another_form_are_refused():
     single = {k: v[0].expand(3, *v.shape[1:]) for k, v in data.items()}
     with pytest.raises(InputError, match="start has a batch"):
         QuadraticProgram().solve(**single, start=start)
+
+
+def test_a_start_with_other_rows_between_two_ends():
+    Q, c, G = torch.eye(2), torch.ones(2), torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    start = QuadraticProgram().solve(Q, c, G=G[:1], h=torch.ones(1))
+    with pytest.raises(InputError, match="1 rows of G, but this program has 2"):
+        QuadraticProgram().solve(Q, c, G=G, lower=0.0, upper=1.0, start=start)
+    with pytest.raises(InputError, match="record that solve returned"):
+        QuadraticProgram().solve(Q, c, G=G, lower=0.0, upper=1.0, start=c)

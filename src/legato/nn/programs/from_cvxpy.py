@@ -279,6 +279,10 @@ class _Program(nn.Module):
                     f"The parameter {name} of shape {describe(value)} does not fit a batch of "
                     f"shape {tuple(batch)}."
                 ) from None
+            if 0 in leading:
+                raise InputError(
+                    f"The parameter {name} {describe(value)} has a batch of no instances."
+                )
             flat.append(value.reshape(*leading, -1))
         like = flat[0] if flat else self._places
         if any(f.dtype != like.dtype or f.device != like.device for f in flat):

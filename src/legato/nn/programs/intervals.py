@@ -103,6 +103,13 @@ class _Rows:
         return replace(record, y=record.y[..., : record.y.shape[-1] - k], z=z)
 
     def opened(self, start: ProgramOutput) -> ProgramOutput:
+        if not isinstance(start, ProgramOutput):
+            return start  # refused where a start is read
+        if start.z.shape[-1] != self.G.shape[-2]:
+            raise InputError(
+                f"start has multipliers of {start.z.shape[-1]} rows of G, but this program has "
+                f"{self.G.shape[-2]}: start from the record of a program of the same form."
+            )
         z = torch.cat([start.z[..., self.above], -start.z[..., self.below]], -1).clamp(min=0)
         return replace(start, z=z)
 

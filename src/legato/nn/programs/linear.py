@@ -21,7 +21,17 @@ from legato.nn.programs.intervals import batch_of, solve_between
 from legato.nn.programs.output import ProgramOutput
 from legato.nn.programs.quadratic import QuadraticProgram
 from legato.nn.programs.sparse_data import identity, is_sparse, understood
+from legato.nn.programs.words import tell_choice
 from legato.operators import Sparse
+
+_NO_START = (
+    "{0}(…) has no use for a start: it begins at a point inside, or solves many programs. Leave "
+    "start out."
+)
+
+
+_LITTLE, _SAME = 1e-5, 1e-4
+"""By how much a cost is moved to see whether x is unique, and what is the same x."""
 
 
 class LinearGradient:
@@ -247,6 +257,10 @@ class LinearProgram(nn.Module):
             raise InputError("LinearProgram needs the cost c, a tensor (…, n).")
         given = dict(zip(NAMES, (None, c, A, b, G, h, lo, hi), strict=True))
         given = understood(given, "LinearProgram")
+        if isinstance(self.gradient, Perturbed):
+            if start is not None:
+                raise InputError(_NO_START.format("Perturbed"))
+            return _mean(self._solver[0], self.gradient, given, (lower, upper))
         return solve_between(self._solve, given, (lower, upper), start, "LinearProgram")
 
     def _solve(
@@ -257,6 +271,8 @@ class LinearProgram(nn.Module):
             Q = _multiple_of_identity(self.gradient.weight, c, given)
             return solver._solve(given | {"Q": Q}, absent, start)
         if isinstance(self.gradient, Entropic):
+            if start is not None:
+                raise InputError(_NO_START.format("Entropic"))
             limits = solver.iterations, solver.tol
             with full_precision():
                 return solve_entropic(given, absent, self.gradient.weight, limits)
@@ -272,14 +288,15 @@ class LinearProgram(nn.Module):
                     "dense matrix."
                 )
             if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in data):
-                again = partial(_again, solver, fixed, absent)
+                told = any(t is not None and t.requires_grad for t in data[1:])
+                many = _many(solver, given, absent, record)
+                tell_choice(record, many, "LinearProgram", told)
+                again = partial(_again, solver, fixed, absent, record)
                 x = _Envelope.apply(  # type: ignore[no-untyped-call]
                     again, self.gradient.tau, record, *data
                 )
                 record = replace(record, x=x)
             return record
-        if isinstance(self.gradient, Perturbed):
-            return _mean(solver, self.gradient, given, absent)
         if torch.is_grad_enabled() and c.requires_grad and not self._said:
             self._said = True
             tell(
@@ -301,7 +318,10 @@ _Quiet.__name__ = "LinearProgram"
 
 
 def _mean(
-    solver: QuadraticProgram, noise: Perturbed, given: dict[str, Any], absent: Tensor | None
+    solver: QuadraticProgram,
+    noise: Perturbed,
+    given: dict[str, Any],
+    ends: tuple[Tensor | float | None, Tensor | float | None],
 ) -> ProgramOutput:
     """The mean over costs with noise, in the graph of the cost by the noise alone."""
     if is_sparse(given):
@@ -313,10 +333,13 @@ def _mean(
     if not c.is_floating_point():
         raise InputError(f"c is {c.dtype}, but LinearProgram takes float32 or float64.")
     batch = batch_of(given)
+    for end in ends:
+        batch = batch_of({"c": c.expand(*batch, -1), "lo": end})
     cost = c.expand(*batch, c.shape[-1])
     Z = noise.draw(tuple(cost.shape), c)
-    absent = absent if absent is None or not batch else absent.expand(*batch, -1)
-    record = solver._solve(given | {"c": cost.detach() + noise.sigma * Z}, absent, None)
+    # With an axis of samples before the ends are put together: each has multipliers of its own.
+    noisy = given | {"c": cost.detach() + noise.sigma * Z}
+    record = solve_between(solver._solve, noisy, ends, None, "LinearProgram")
     x = record.x
     mean = x.mean(0)
     if torch.is_grad_enabled() and c.requires_grad:
@@ -336,10 +359,37 @@ def _mean(
     return ProgramOutput(**kept | {"x": mean})
 
 
+def _many(
+    solver: QuadraticProgram, given: dict[str, Any], absent: Tensor | None, record: ProgramOutput
+) -> Tensor:
+    """Where x is not unique: costs moved a little, one way and the other, show another one.
+
+    A multiplier of zero alone does not say so: where more constraints meet in a vertex than need
+    be, as in assignments, multipliers are not unique, and x may well be.
+    """
+    many = (record.tied | record.loose) & record.solved
+    if not bool(many.any()):
+        return many
+    c = given["c"].detach()
+    g = torch.rand(c.shape[-1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    step = _LITTLE * (0.5 + g.to(c)) * c.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+    size = record.x.abs().amax(-1, keepdim=True)
+    same = torch.ones_like(many)
+    with torch.no_grad():
+        for moved in (c + step, c - step):
+            x = solver._solve(given | {"c": moved}, absent, record, silent=True).x
+            same &= ((x - record.x).abs() <= _SAME * size).all(-1)
+    return many & ~same
+
+
 def _again(
-    solver: QuadraticProgram, fixed: dict[str, Sparse], absent: Tensor | None, given: dict[str, Any]
+    solver: QuadraticProgram,
+    fixed: dict[str, Sparse],
+    absent: Tensor | None,
+    start: ProgramOutput,
+    given: dict[str, Any],
 ) -> ProgramOutput:
-    return solver._solve(given | fixed, absent, None)
+    return solver._solve(given | fixed, absent, start)
 
 
 def _multiple_of_identity(weight: float, c: Tensor, given: dict[str, Any]) -> Tensor | Sparse:
@@ -391,9 +441,21 @@ class _Envelope(torch.autograd.Function):
             moved.z_lo - at.z_lo,
             at.z_hi - moved.z_hi,
         ]
+        # What nothing depends on has no gradient, whichever solution the second solve chose; an
+        # instance without a solution has multipliers that prove it, and say nothing else.
+        there = torch.isfinite(at.x).all(-1) & torch.isfinite(moved.x).all(-1)
+        asked = (xi != 0).any(-1)
+
+        def known(change: Tensor) -> Tensor:
+            shape = (*there.shape, *(1,) * (change.ndim - there.ndim))
+            blank = torch.where(there.reshape(shape), change, torch.nan)
+            return torch.where(asked.reshape(shape), blank, 0.0)
+
         wanted = ctx.needs_input_grad[3:]
         grads = [
-            (change / ctx.tau).sum_to_size(given.shape) if need and given is not None else None
+            (known(change) / ctx.tau).sum_to_size(given.shape)
+            if need and given is not None
+            else None
             for change, given, need in zip(changes, ctx.given, wanted, strict=True)
         ]
         return None, None, None, *grads

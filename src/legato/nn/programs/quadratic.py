@@ -160,7 +160,11 @@ class QuadraticProgram(nn.Module):
         return solve_between(self._solve, understood(given, name), (lower, upper), start, name)
 
     def _solve(
-        self, given: dict[str, Any], absent: Tensor | None, start: ProgramOutput | None
+        self,
+        given: dict[str, Any],
+        absent: Tensor | None,
+        start: ProgramOutput | None,
+        silent: bool = False,
     ) -> ProgramOutput:
         name = type(self).__name__
         Q: Tensor | None = None
@@ -178,7 +182,8 @@ class QuadraticProgram(nn.Module):
         with full_precision(), torch.no_grad():
             begin = None if start is None else active_of(start, P, shapes.batch)
             record, adjoint = solve_programs(P, Q, shapes, like, begin, self.iterations, self.tol)
-        tell_unsolved(record, name)
+        if not silent:
+            tell_unsolved(record, name)
         if differentiated:
             about = any(k in tensors and tensors[k].requires_grad for k in NAMES[2:])
             tell_degenerate(record, name, about)

@@ -84,3 +84,21 @@ def tell_degenerate(record: ProgramOutput, layer: str, constraints: bool) -> Non
             "multipliers. Leave out the constraints that others imply.",
             InexactGradientWarning,
         )
+
+
+def tell_choice(record: ProgramOutput, many: Tensor, layer: str, constraints: bool) -> None:
+    """Of a difference of two solves: where the first one chose its solution or multipliers."""
+    if bool(many.any()):
+        tell(
+            f"{layer}: {_where(many)}: x is not unique, and the difference that LPGD takes is from "
+            "one choice. Break ties of the cost, or use Entropic(…).",
+            InexactGradientWarning,
+        )
+    dependent = (record.dependent | record.tied) & record.solved & ~many
+    if constraints and bool(dependent.any()):
+        tell(
+            f"{layer}: {_where(dependent)}: active constraints depend on one another, so that "
+            "their multipliers are not unique, and the difference that LPGD takes is from one "
+            "choice. Leave out the constraints that others imply.",
+            InexactGradientWarning,
+        )
