@@ -15,6 +15,10 @@ class DomainError(InputError):
     """A point lies outside the interior of a geometry's domain."""
 
 
+class EmptyDomainError(InputError):
+    """The constraints of a problem have no point in common, so that it has no solution."""
+
+
 class StepError(InputError):
     """A step size violates its condition, or cannot be derived from the problem."""
 

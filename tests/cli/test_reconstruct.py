@@ -163,6 +163,15 @@ def test_noise_is_found_where_there_is_little_else():
     assert blurred(torch.full((1, 20, 20), 0.5), torch.ones(1, 1), None).sigma > 0
 
 
+def test_the_unit_of_k_space_changes_nothing_but_the_unit():
+    """Powers of two, exact in single precision, whose squares are none of its numbers."""
+    scan = torch.fft.fft2(draw_picture(2, 16, 16)) * torch.ones(1, dtype=torch.complex64)
+    one, large = kspace(scan, None, None, None), kspace(2.0**80 * scan, None, None, None)
+    assert large.scale == pytest.approx(2.0**80 * one.scale)
+    assert large.notes == one.notes
+    torch.testing.assert_close(large.y, one.y)
+
+
 def test_a_wrong_kernel_is_noticed(here, tmp_path):
     numpy.save(tmp_path / "wrong.npy", numpy.ones((21, 21)))
     args = ("--iterations", 50, "-o", tmp_path / "x.npy")
@@ -178,6 +187,7 @@ def test_a_wrong_kernel_is_noticed(here, tmp_path):
 
 ZEROS = numpy.zeros((4, 16, 16), numpy.complex64)
 COMPLEX = (ZEROS + 1).astype(numpy.complex64)
+SEEN = numpy.eye(16)
 RAYS = numpy.ones((6, 16), numpy.float32)
 
 
@@ -199,6 +209,8 @@ REFUSED = {
     "k-space, slices": ("kspace", COMPLEX[None], "Save one slice"),
     "k-space, small": ("kspace", COMPLEX[:, :4], "at least 8×8"),
     "k-space, zero": ("kspace", ZEROS, "nothing was measured"),
+    "k-space, huge": ("kspace", 1e60 * COMPLEX.astype(complex), "1.0e+60 in size"),
+    "k-space, tiny": ("kspace", 1e-60 * COMPLEX.astype(complex), "1.0e-60 in size"),
     "k-space, NaN": ("kspace", nan(COMPLEX), "NaN or infinity in 16 of 1024"),
     "k-space, objects": ("kspace", numpy.array([{}, {}]), "cannot be read"),
     "k-space, empty": ("kspace", COMPLEX[:0], "is empty"),
@@ -215,6 +227,7 @@ REFUSED = {
     "angles, NaN": ("angles", numpy.full(6, numpy.nan), "NaN or infinity"),
     "mask, size": ("mask", numpy.ones((16, 15)), "rows × columns"),
     "mask, numbers": ("mask", numpy.full((16, 16), 0.5), "other numbers"),
+    "mask, elsewhere": ("mask", numpy.eye(16)[::-1] * (1 - SEEN), "belongs to other data"),
     "mask, nothing": ("mask", numpy.zeros((16, 16)), "nothing was measured"),
     "coils, real": ("coils", numpy.ones((4, 16, 16)), "needed are complex"),
     "coils, zero": ("coils", ZEROS, "0 everywhere"),
@@ -225,7 +238,7 @@ REFUSED = {
 def test_refused(name, here, tmp_path):
     kind, array, words = REFUSED[name]
     numpy.save(tmp_path / "array.npy", array)
-    numpy.save(tmp_path / "scan.npy", COMPLEX)
+    numpy.save(tmp_path / "scan.npy", COMPLEX * (SEEN if name == "mask, elsewhere" else 1))
     numpy.save(tmp_path / "rays.npy", RAYS)
     own = tmp_path / "array.npy"
     result = reconstruct(*{

@@ -352,3 +352,13 @@ def test_the_matrix_at_the_right_of_a_product_tells_the_shape_of_the_variable():
     objective = cp.norm1((B @ C).numpy() @ x) + cp.sum_squares(x) / 2
     cp.Problem(cp.Minimize(objective), [x >= 1, x <= 2]).solve(solver=cp.CLARABEL)
     torch.testing.assert_close(found.x, torch.from_numpy(x.value), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("box", [lg.Box(2.0, 3.0), lg.NonNegative()])
+def test_boxes_without_a_common_point_are_refused_by_solve(box):
+    """No x is in both; an ℓ1 norm in place of one of them leaves the end of the other."""
+    energy = lg.SquaredDistance(torch.ones(3)) + lg.Box(-1.0, -0.5)
+    with pytest.raises(errors.EmptyDomainError, match="no common point"):
+        lg.solve(energy + box)
+    found = lg.solve(energy + lg.L1(0.2), stop=lg.Stop(100, tol=1e-6)).x
+    torch.testing.assert_close(found, torch.full((3,), -0.5))

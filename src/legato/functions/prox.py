@@ -25,7 +25,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import cheap_to_read, is_concrete, may_be_differentiated
 from legato._support.tree import Var, map_steps, tree_map
-from legato.errors import InputError, MissingProxError
+from legato.errors import EmptyDomainError, InputError, MissingProxError
 from legato.functions.affine import Equality, Zero
 from legato.functions.algebra import Composed, Conjugate, Shifted
 from legato.functions.base import Function
@@ -173,7 +173,7 @@ def _require_constant(alpha: Tensor, core: Function, y: Tensor) -> None:
 
 
 def has_prox(g: Function, geometry: Geometry) -> bool:
-    """Whether the table holds what the prox of g needs in a geometry."""
+    """Whether the table holds what the prox of g needs in a geometry; g must allow some x."""
     try:
         core = g.prox_parts(geometry).core
         if isinstance(core, Separable):
@@ -185,6 +185,8 @@ def has_prox(g: Function, geometry: Geometry) -> bool:
 
             return isinstance(geometry, Euclidean) and is_passed(core)
         _lookup(type(core), type(geometry))
+    except EmptyDomainError:  # which no other way of solving helps
+        raise
     except (MissingProxError, InputError):
         return False
     return True

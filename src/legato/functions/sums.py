@@ -11,7 +11,7 @@ from torch import Tensor
 
 from legato._support.checks import cheap_to_read
 from legato._support.tree import Var, sum_beyond
-from legato.errors import InputError, MissingConjugateError
+from legato.errors import EmptyDomainError, InputError, MissingConjugateError
 from legato.functions.algebra import Scaled
 from legato.functions.base import Function, indicator
 from legato.functions.monotone import Monotone
@@ -172,7 +172,7 @@ def _intersected(boxes: Sequence[Function]) -> Box | NonNegative | None:
     try:
         return Box(lo, hi)
     except InputError:
-        raise InputError(
+        raise EmptyDomainError(
             f"{' + '.join(map(repr, boxes))} allows no x: the boxes have no common point in some "
             "entry. Look at their ends."
         ) from None

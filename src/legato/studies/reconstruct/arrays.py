@@ -108,7 +108,20 @@ def read_kspace(path: Path) -> Tensor:
         )
     if min(array.shape[-2:]) < 8:
         raise DataError(f"The k-space in {path} has shape {array.shape}: at least 8×8 is needed.")
-    return torch.from_numpy(array.astype(numpy.complex64))
+    return _in_single(array, path, "k-space")
+
+
+def _in_single(array: NDArray[Any], path: Path, what: str) -> Tensor:
+    """Numbers in single precision, where they are far from what that can hold."""
+    largest = float(numpy.abs(array).max())
+    if largest and not 1e-30 < largest < 1e30:
+        raise DataError(
+            f"The largest number of the {what} in {path} is {largest:.1e} in size: single "
+            "precision, which is used here, has no room beside it. Give it in another unit, such "
+            "as array / abs(array).max()."
+        )
+    kind = numpy.complex64 if array.dtype.kind == "c" else numpy.float32
+    return torch.from_numpy(array.astype(kind))
 
 
 def read_mask(path: Path, data: Tensor) -> Tensor:
@@ -136,7 +149,7 @@ def read_coils(path: Path, data: Tensor) -> Tensor:
         )
     if not numpy.abs(array).any():
         raise DataError(f"The coil maps in {path} are 0 everywhere.")
-    return torch.from_numpy(array.astype(numpy.complex64))
+    return _in_single(array, path, "coil maps")
 
 
 def read_sinogram(path: Path) -> Tensor:
@@ -149,7 +162,7 @@ def read_sinogram(path: Path) -> Tensor:
             f"The sinogram in {path} has shape {array.shape}; needed is angles × detectors. Save "
             "one slice."
         )
-    return torch.from_numpy(array.astype(numpy.float32))
+    return _in_single(array, path, "sinogram")
 
 
 def read_angles(path: Path | None, shape: tuple[int, ...]) -> tuple[float, ...]:

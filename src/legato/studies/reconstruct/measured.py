@@ -70,6 +70,13 @@ def kspace(
     seen = (data != 0).any(0) if mask is None else mask
     if not bool(seen.any()):
         raise DataError("Every number of the k-space is 0: nothing was measured.")
+    peak = float((data * seen).abs().amax())
+    if peak == 0:
+        raise DataError(
+            "Every number of the k-space is 0 where the mask says that it was measured: the mask "
+            "belongs to other data, or to another order of frequencies (numpy.fft.fftshift)."
+        )
+    data = data / peak  # its squares are numbers, then
     notes = [f"{float(seen.float().mean()):.0%} of k-space"]
     centred = _is_centred(data)
     notes.append(f"frequency zero {'in the middle' if centred else 'first'}")
@@ -90,12 +97,18 @@ def kspace(
     operator = Fourier(None if bool(seen.all()) else seen, coils)
     before = operator.adjoint(data if coils is not None else data[0])
     unit = float(before.abs().amax())
+    if unit == 0:
+        raise DataError(
+            "The coil maps see nothing of what was measured: their picture is 0. They belong to "
+            "other data, or are in another order of rows and columns."
+        )
     y = (data if coils is not None else data[0]) / unit
-    level = sigma / unit if sigma is not None else _outer_noise(y, seen)
+    level = sigma / (unit * peak) if sigma is not None else _outer_noise(y, seen)
     level = max(level, 1e-6)
     there = seen.expand(y.shape)
     weight = 0.1 * level  # of a fifth of real k-space, hidden, this predicts most
-    return Measured(operator, y[None], before[None] / unit, level, weight, unit, unit, there, notes)
+    before, scale = before[None] / unit, unit * peak
+    return Measured(operator, y[None], before, level, weight, scale, scale, there, notes)
 
 
 def coil_maps(data: Tensor, width: int) -> Tensor:
