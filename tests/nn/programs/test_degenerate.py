@@ -93,3 +93,25 @@ def test_a_vertex_with_more_constraints_than_dimensions():
     assert bool(record.solved)
     torch.testing.assert_close(record.x.detach(), torch.ones(2, dtype=F64), rtol=0, atol=1e-9)
     assert bool(record.degenerate)
+
+
+def test_equal_ends_share_where_neither_holds_up_to_rounding():
+    """At the minimum without constraints the multiplier is zero, but for the rounding of c."""
+    for k in range(8):
+        g = torch.Generator().manual_seed(k)
+        M, x, G = (torch.randn(*s, generator=g, dtype=F64) for s in ((3, 3), (3,), (1, 3)))
+        Q = M @ M.T + torch.eye(3, dtype=F64)
+        lower, upper, lo, hi = (v.clone().requires_grad_() for v in (G @ x, G @ x, x, x))
+        QuadraticProgram()(Q, -Q @ x, G=G, lower=lower, upper=upper).sum().backward()
+        torch.testing.assert_close(lower.grad, upper.grad)
+        QuadraticProgram()(Q, -Q @ x, lo=lo, hi=hi).sum().backward()
+        assert lo.grad.tolist() == hi.grad.tolist() == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e6])
+def test_equal_ends_that_hold_get_all(size):
+    """Small forces are forces, where all of them are small."""
+    lower, upper = (torch.ones(1, dtype=F64, requires_grad=True) for _ in range(2))
+    Q, c, G = size * torch.eye(2, dtype=F64), torch.zeros(2, dtype=F64), torch.ones(1, 2).double()
+    QuadraticProgram()(Q, c, G=G, lower=lower, upper=upper).sum().backward()
+    assert [lower.grad.item(), upper.grad.item()] == pytest.approx([1.0, 0.0])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from legato.errors import InputError, NotConvergedWarning
+from legato.errors import InexactGradientWarning, InputError, NotConvergedWarning
 from legato.nn import Entropic, LinearProgram, ProgramStatus
 
 F64 = torch.float64
@@ -123,3 +123,20 @@ def test_no_point_and_one_point():
         layer(c, G=torch.eye(2, dtype=F64).to_sparse_csr(), h=torch.ones(2, dtype=F64))
     with pytest.raises(InputError):
         Entropic(0.0)
+
+
+def test_what_is_not_determined_is_told():
+    """Beside one that is: a sum alone does not say which x, nor equal equations which of them."""
+    G = torch.tensor([[[-1.0, -1.0], [1.0, 1.0]], [[-1.0, 0.0], [1.0, 1.0]]], dtype=F64)
+    c, h = torch.ones(2, dtype=F64, requires_grad=True), torch.tensor([0.0, 1.0], dtype=F64)
+    G = torch.cat([G, torch.tensor([[[0.0, 0.0]], [[0.0, -1.0]]], dtype=F64)], 1)
+    h = torch.cat([h, torch.ones(1, dtype=F64)])
+    with pytest.warns(InexactGradientWarning, match=r"instances 0\): x is not unique"):
+        record = LinearProgram(Entropic(0.5)).solve(c, G=G, h=h)
+    assert record.loose.tolist() == [True, False]
+    A = torch.ones(2, 2, 2, dtype=F64)
+    A[1, 1] = torch.tensor([1.0, -0.5], dtype=F64)
+    b = torch.tensor([[1.0, 1.0], [1.0, 0.1]], dtype=F64, requires_grad=True)
+    with pytest.warns(InexactGradientWarning, match=r"instances 0\): active constraints depend"):
+        record = LinearProgram(Entropic(0.5)).solve(c, A, b, lo=0.0)
+    assert record.degenerate.tolist() == [True, False]

@@ -4,7 +4,7 @@ import cvxpy as cp
 import pytest
 import torch
 
-from legato.errors import NotConvergedWarning
+from legato.errors import InexactGradientWarning, NotConvergedWarning
 from legato.nn import ProgramStatus, QuadraticProgram
 from quadratic_programs import instance, random_programs
 
@@ -160,10 +160,15 @@ def test_rows_of_zeros_are_no_constraint():
     data = random_programs((3,), 5, 0, 4, seed=14)
     data["G"][1, 2:], data["h"][1, 2:] = 0.0, 0.0
     given = {n: v.clone().requires_grad_() for n, v in data.items()}
-    record = QuadraticProgram().solve(**given)  # warnings are errors
+    record = QuadraticProgram().solve(**given | {"G": data["G"]})  # warnings are errors
     record.x.sum().backward()
     assert not bool(record.degenerate.any())
     assert not bool(given["h"].grad[1, 2:].any())
+    # x has no derivative in a row of zeros that may move, unless nothing is asked of it.
+    with pytest.warns(InexactGradientWarning, match=r"instances 1\): a row of G is zero"):
+        QuadraticProgram()(**given)
+    data["h"][1, 2:] = torch.inf
+    QuadraticProgram()(**given | {"h": data["h"]})
     data["h"][1, 2] = -1.0
     with pytest.warns(NotConvergedWarning, match=r"instances 1\): no x satisfies"):
         QuadraticProgram()(**data)

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from legato._support.telling import tell
 from legato.errors import InexactGradientWarning
-from legato.nn.programs.program import Program, largest, times
+from legato.nn.programs.program import Program, largest, terms, times
 from legato.nn.programs.scaling import Scaling
 
 _MISSED = 1e-8
@@ -62,6 +62,8 @@ class Adjoint:
     z_hi: Tensor
     there: Tensor
     """Where there is a solution to differentiate."""
+    even: float
+    """A force at equal ends below this, relative to its parts, pulls at neither."""
 
     def cotangents(self, xi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """v = (KKT)⁻¹ (ξ, 0): for x, y, z, the bounds, and how exactly it was found."""
@@ -81,6 +83,9 @@ class Adjoint:
             lower, upper = self.lower, self.upper
             if self.pinned is not None:  # the end that holds it back is the one that moves it
                 force = self.z_hi - self.z_lo
+                pulls = terms(P.Q, self.x) + P.c.abs()
+                pulls = pulls + terms(P.A.mT, self.y) + terms(P.G.mT, self.z)
+                force = torch.where(force.abs() <= self.even * pulls, 0.0, force)
                 half = 0.5 * (force == 0).to(xi)
                 up = torch.where(self.pinned, (force > 0) + half, upper.to(xi))
                 down = torch.where(self.pinned, (force < 0) + half, lower.to(xi))

@@ -15,7 +15,7 @@ from legato.nn.programs.program import Program, largest, times
 from legato.nn.programs.quadratic import solve_programs
 from legato.nn.programs.solver import ProgramStatus
 from legato.nn.programs.sparse_data import is_sparse
-from legato.nn.programs.words import tell_unsolved
+from legato.nn.programs.words import tell_degenerate, tell_unsolved
 
 _FIRST, _SHARE, _NEAR = 1.0, 0.3, 1e-2
 """The first weight, in units of the cost; its share in the next one; when that is taken."""
@@ -24,6 +24,8 @@ _FALL, _DEEP, _SMALL, _TINY = 2.0, 50.0, 1e-4, 1e-100
 _ARRIVED = 1e-13
 _SHIFT = 1e-13
 """On the diagonal of the scaled system: dependent equations do no harm."""
+_SINGULAR, _PROBES = 1e-2 / _SHIFT, 4
+"""A response of this size to a unit right-hand side comes from the shift alone."""
 
 
 @dataclass
@@ -66,6 +68,18 @@ class _System:
         found = torch.linalg.lu_solve(self.LU, self.pivots, right).squeeze(-1)
         x, rest = found[:, : self.n], found[:, self.n :] * self.unit
         return x, rest[:, : self.p], rest[:, self.p :]
+
+    def singular(self) -> tuple[Tensor, Tensor]:
+        """Where x is not unique, and where equations depend on one another."""
+        kept = torch.Generator().manual_seed(0)
+        size = self.LU.shape[-1]
+        probes = torch.randn(size, _PROBES, generator=kept, dtype=self.LU.dtype).to(self.LU.device)
+        probes = (probes / probes.norm(dim=0)).expand(self.LU.shape[0], -1, -1)
+        found = torch.linalg.lu_solve(self.LU, self.pivots, probes).abs().amax(-1)
+        loose = found[:, : self.n].amax(-1) > _SINGULAR
+        if self.p == 0:
+            return loose, torch.zeros_like(loose)
+        return loose, found[:, self.n : self.n + self.p].amax(-1) > _SINGULAR
 
 
 def _found(P: Program, weight: Tensor, limit: int) -> tuple[_Point, Tensor, Tensor]:
@@ -157,20 +171,28 @@ def solve_entropic(
     at.y, at.z = at.y * size.unsqueeze(-1), at.z * size.unsqueeze(-1)
     done = missing <= limits[1]
     x = at.x
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values()):
-        x = _attached(P, tensors, shapes, at, weight)
-    record = _record(P, at, x, done, steps, shapes, next(iter(tensors.values())))
+    with torch.no_grad():
+        system = _System(P, at.s, torch.full_like(P.c[:, :1], weight))
+        loose, dependent = (flag & done for flag in system.singular())
+    differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
+    if differentiated:
+        x = _attached(P, tensors, shapes, at, system)
+    like = next(iter(tensors.values()))
+    record = _record(P, at, x, done, (loose, dependent), steps, shapes, like)
     if not bool(done.all()):
         with torch.no_grad():
             still = replace(P, c=torch.zeros_like(P.c))
             plain, _ = solve_programs(still, None, shapes, at.x, None, *limits)
         record = _explained(record, plain)
     tell_unsolved(record, "LinearProgram")
+    if differentiated:
+        about = any(t.requires_grad for name, t in tensors.items() if name != "c")
+        tell_degenerate(record, "LinearProgram", about)
     return record
 
 
 def _attached(
-    P: Program, tensors: dict[str, Tensor], shapes: Shapes, at: _Point, weight: float
+    P: Program, tensors: dict[str, Tensor], shapes: Shapes, at: _Point, system: _System
 ) -> Tensor:
     """One more step of Newton's method, whose right-hand side is a function of the data.
 
@@ -183,8 +205,6 @@ def _attached(
         return value.reshape(shapes.size, *value.shape[-tail:])
 
     _, on = P.sides
-    with torch.no_grad():
-        system = _System(P, at.s, torch.full_like(P.c[:, :1], weight))
     x = at.x
     force = data("c", 1) if "c" in tensors else P.c
     left = torch.zeros_like(P.b)
@@ -207,7 +227,14 @@ def _attached(
 
 
 def _record(
-    P: Program, at: _Point, x: Tensor, done: Tensor, steps: Tensor, shapes: Shapes, like: Tensor
+    P: Program,
+    at: _Point,
+    x: Tensor,
+    done: Tensor,
+    singular: tuple[Tensor, Tensor],
+    steps: Tensor,
+    shapes: Shapes,
+    like: Tensor,
 ) -> ProgramOutput:
     def out(value: Tensor) -> Tensor:
         kept = value.to(like.dtype) if value.is_floating_point() else value
@@ -216,7 +243,6 @@ def _record(
     d, on = P.sides
     z, z_lo, z_hi = P.split(at.z)
     over = torch.where(on, P.rows(at.x) - d, 0.0).clamp(min=0)
-    never = torch.zeros_like(done)
     return ProgramOutput(
         x=out(x),
         y=out(at.y),
@@ -230,9 +256,9 @@ def _record(
         status=out(torch.where(done, int(ProgramStatus.SOLVED), int(ProgramStatus.LIMIT))),
         iterations=out(steps),
         margin=out(torch.full_like(at.x[:, 0], torch.inf)),
-        tied=out(never),
-        loose=out(never),
-        dependent=out(never),
+        tied=out(torch.zeros_like(done)),
+        loose=out(singular[0]),
+        dependent=out(singular[1]),
     )
 
 

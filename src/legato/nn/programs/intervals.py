@@ -17,6 +17,9 @@ from legato.nn.programs.output import ProgramOutput
 from legato.nn.programs.sparse_data import below, rows_of
 from legato.operators import Sparse
 
+EVEN = {torch.float32: 1e-6, torch.float64: 1e-10}
+"""A multiplier below this, relative to the forces that it balances, is one of zero."""
+
 Solve = Callable[[dict[str, Any], Tensor | None, ProgramOutput | None], ProgramOutput]
 """The solver of Ax = b, Gx ≤ h: data, which equations an instance does not have, a start."""
 
@@ -42,7 +45,7 @@ def solve_between(
     rows, absent = _written(given, ends, layer)
     given = rows.given(given)
     record = solve(given, absent, None if start is None else rows.opened(start))
-    rows.holding.append(rows.equations(record.y).detach())
+    rows.holding.append(rows.pulling(given, record))
     return rows.closed(record)
 
 
@@ -93,6 +96,23 @@ class _Rows:
     def equations(self, y: Tensor) -> Tensor:
         return y[..., y.shape[-1] - self.equal.numel() :]
 
+    def pulling(self, given: dict[str, Any], record: ProgramOutput) -> Tensor:
+        """The multipliers of the equations, zero where they pull no more than rounding does."""
+        y, x = self.equations(record.y).detach(), record.x.detach()
+        if not y.shape[-1]:
+            return y
+        size = y.abs() * _lengths(self.G)[..., self.equal]
+        forces = [size.amax(-1)]
+        if isinstance(given.get("c"), Tensor):
+            forces.append(given["c"].detach().to(y).abs().amax(-1))
+        Q = given.get("Q")
+        if isinstance(Q, Sparse):
+            forces.append(Q(x).detach().abs().amax(-1))
+        elif Q is not None:
+            forces.append((Q.detach().to(y) @ x.unsqueeze(-1)).abs().amax((-2, -1)))
+        force = torch.stack(torch.broadcast_tensors(*forces)).amax(0).unsqueeze(-1)
+        return torch.where(size <= EVEN[y.dtype] * force, 0.0, y)
+
     def closed(self, record: ProgramOutput) -> ProgramOutput:
         """The record with one multiplier for each row, positive at its upper end."""
         k, a = self.equal.numel(), self.above.numel()
@@ -112,6 +132,14 @@ class _Rows:
             )
         z = torch.cat([start.z[..., self.above], -start.z[..., self.below]], -1).clamp(min=0)
         return replace(start, z=z)
+
+
+def _lengths(G: Tensor | Sparse) -> Tensor:
+    """The largest entry of each row."""
+    if isinstance(G, Tensor):
+        return G.detach().abs().amax(-1)
+    values = G.values.detach().abs()
+    return values.new_zeros(G.shape[0]).scatter_reduce(0, G.pattern.ends(False)[0], values, "amax")
 
 
 def _written(

@@ -22,10 +22,10 @@ from legato.nn.programs.data import (
     shapes_of,
 )
 from legato.nn.programs.derivative import Adjoint, Differentiable, Parts, System
-from legato.nn.programs.intervals import solve_between
+from legato.nn.programs.intervals import EVEN, solve_between
 from legato.nn.programs.output import ProgramOutput, residuals
 from legato.nn.programs.program import Program, times
-from legato.nn.programs.scaling import Scaling, scaled
+from legato.nn.programs.scaling import Scaling, norms, scaled
 from legato.nn.programs.solver import Found, ProgramStatus, solve
 from legato.nn.programs.sparse_data import (
     is_sparse,
@@ -35,7 +35,7 @@ from legato.nn.programs.sparse_data import (
     understood,
 )
 from legato.nn.programs.strict import solve_strictly
-from legato.nn.programs.words import tell_degenerate, tell_unsolved
+from legato.nn.programs.words import tell_degenerate, tell_empty, tell_unsolved
 from legato.operators import Sparse
 
 _TIE = {torch.float32: 1e-6, torch.float64: 1e-8}
@@ -187,6 +187,8 @@ class QuadraticProgram(nn.Module):
         if differentiated:
             about = any(k in tensors and tensors[k].requires_grad for k in NAMES[2:])
             tell_degenerate(record, name, about)
+            if "G" in tensors and tensors["G"].requires_grad:
+                tell_empty(_empty_rows(P, tensors["h"], shapes), name)
             data = [tensors.get(k) for k in NAMES]
             record.x = Differentiable.apply(  # type: ignore[no-untyped-call]
                 adjoint, shapes.batch, patterns_of(matrices), record.x, *data
@@ -261,7 +263,9 @@ def solve_programs(
         loose=out(loose & there),
         dependent=out(dependent & there),
     )
-    return record, Adjoint(P, scaling, pinned, system, lower, upper, x, y, z, z_lo, z_hi, there)
+    even = EVEN[like.dtype]
+    adjoint = Adjoint(P, scaling, pinned, system, lower, upper, x, y, z, z_lo, z_hi, there, even)
+    return record, adjoint
 
 
 def _solved(
@@ -295,6 +299,14 @@ def _solved(
     loose[rest], dependent[rest] = system.singular()
     kept = done.nonzero().squeeze(-1)
     return found, Parts([(kept, fast.take(kept)), (rest, system)]), (loose, dependent)
+
+
+def _empty_rows(P: Program, h: Tensor, shapes: Shapes) -> Tensor:
+    """Where a row of G is zero, and h as well: 0 ≤ 0 holds, and is lost where either moves."""
+    if h.shape[-1] == 0:
+        return torch.zeros(shapes.batch, dtype=torch.bool, device=h.device)
+    empty = (norms(P.G, -1) == 0).reshape(*shapes.batch, -1)
+    return (empty & (h.detach() == 0)).any(-1)
 
 
 def active_of(start: ProgramOutput, P: Program, batch: tuple[int, ...]) -> Tensor:

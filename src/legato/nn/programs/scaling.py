@@ -42,7 +42,8 @@ class Scaling:
         return self.E_A * y / sigma, self.inequalities(bounded) * z / sigma
 
 
-def _norms(matrix: Tensor | SparseMatrix, axis: int) -> Tensor:
+def norms(matrix: Tensor | SparseMatrix, axis: int) -> Tensor:
+    """The largest entry of every row (axis −1) or column (−2)."""
     if not isinstance(matrix, Tensor):
         return matrix.norms(axis)
     if 0 in matrix.shape:
@@ -74,7 +75,7 @@ def _length(sides: Tensor, bounds: Tensor) -> Tensor:
 def _far(P: Program, E: tuple[Tensor, Tensor, Tensor]) -> tuple[list[Tensor], Tensor]:
     """Which of h, lo and hi are so large that they can hardly bind, and the length −c/Q."""
     D, E_A, E_G = E
-    stiff, pull = largest(_norms(P.Q, -1)), largest(P.c)
+    stiff, pull = largest(norms(P.Q, -1)), largest(P.c)
     bend = torch.where((stiff > 0) & (pull > 0), pull / stiff, torch.inf)
     sides = [(P.h * E_G).abs(), (P.lo / D).abs(), (P.hi / D).abs()]
     every = torch.cat(sides, -1)
@@ -103,8 +104,8 @@ def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scali
     D, E_A, E_G = torch.ones_like(P.c), torch.ones_like(P.b), torch.ones_like(P.h)
     Q, A, G = P.Q, P.A, P.G
     for _ in range(_PASSES):
-        columns = torch.maximum(_norms(Q, -2), torch.maximum(_norms(A, -2), _norms(G, -2)))
-        rows_A, rows_G = _norms(A, -1), _norms(G, -1)
+        columns = torch.maximum(norms(Q, -2), torch.maximum(norms(A, -2), norms(G, -2)))
+        rows_A, rows_G = norms(A, -1), norms(G, -1)
         every = torch.cat([columns, rows_A, rows_G], -1)
         every = torch.where(every > 0, every, 1.0)
         if bool((every.amax() <= _EVEN) & (every.amin() >= 1 / _EVEN)):
@@ -128,7 +129,7 @@ def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scali
     left = torch.maximum(left, turn)
     D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * (unit**2).unsqueeze(-1)
     c = P.c * D
-    size = torch.maximum(_norms(Q, -1).mean(-1), largest(c))
+    size = torch.maximum(norms(Q, -1).mean(-1), largest(c))
     sigma = 1 / torch.where(size > 0, size, 1.0)
     program = Program(
         Q * sigma[:, None, None],

@@ -102,3 +102,14 @@ def tell_choice(record: ProgramOutput, many: Tensor, layer: str, constraints: bo
             "choice. Leave out the constraints that others imply.",
             InexactGradientWarning,
         )
+
+
+def tell_empty(flags: Tensor, layer: str) -> None:
+    """Rows 0 ≤ 0, where G is differentiated: any move of such a row cuts x off, or nothing."""
+    if bool(flags.any()):
+        tell(
+            f"{layer}: {_where(flags)}: a row of G is zero, and so is its h. It holds for every x, "
+            "but not when G moves: x has no derivative in such a row, and its gradient is zero. "
+            "If it is padding, give it h = +∞.",
+            InexactGradientWarning,
+        )
