@@ -234,3 +234,8 @@ def test_perturbed_programs_move_with_the_end_that_holds_each_sample():
     held_below = ((c + Z).amin(-1) > 0).double().mean()
     torch.testing.assert_close(lower.grad, held_below[None])
     torch.testing.assert_close(upper.grad, 1 - held_below[None])
+
+
+def test_perturbed_programs_name_shapes_that_do_not_fit():
+    with pytest.raises(InputError, match="does not fit a batch"):
+        LinearProgram(Perturbed())(torch.zeros(3, 2), A=torch.ones(2, 1, 2), b=torch.ones(1))

@@ -332,9 +332,8 @@ def _mean(
     c = out_of_autocast(given["c"])
     if not c.is_floating_point():
         raise InputError(f"c is {c.dtype}, but LinearProgram takes float32 or float64.")
-    batch = batch_of(given)
-    for end in ends:
-        batch = batch_of({"c": c.expand(*batch, -1), "lo": end})
+    # Where shapes do not fit one another it is that of the cost, and the solver names them.
+    batch = batch_of(given | dict(zip(("lower", "upper"), ends, strict=True)), c)
     cost = c.expand(*batch, c.shape[-1])
     Z = noise.draw(tuple(cost.shape), c)
     # With an axis of samples before the ends are put together: each has multipliers of its own.
