@@ -76,6 +76,9 @@ class LPGD(LinearGradient):
     that bends over distances of τ: large τ see far, small ones nothing. Choose τ·|ξ| about as large
     as differences of costs.
 
+    Where multipliers of active inequalities are zero, two more solves find out whether x is unique;
+    where it is not, a warning says so, and the difference starts from one choice.
+
     Reference: Vlastelica et al. (2020); Paulus, Martius and Musil (2024).
 
     >>> c = torch.tensor([1.0, 1.2], requires_grad=True)
@@ -252,7 +255,10 @@ class LinearProgram(nn.Module):
         upper: Tensor | float | None = None,
         start: ProgramOutput | None = None,
     ) -> ProgramOutput:
-        """The full record, as of :meth:`QuadraticProgram.solve`, and with a start as there."""
+        """The full record, as of :meth:`QuadraticProgram.solve`, and with a start as there.
+
+        :class:`Entropic` and :class:`Perturbed` take no start.
+        """
         if not isinstance(c, Tensor) or c.ndim == 0:
             raise InputError("LinearProgram needs the cost c, a tensor (…, n).")
         given = dict(zip(NAMES, (None, c, A, b, G, h, lo, hi), strict=True))
