@@ -64,9 +64,9 @@ class QuadraticProgram(nn.Module):
     the proof. Where x is no differentiable function of its data (an active constraint without a
     multiplier, an x that is not unique) a warning says so when a gradient is asked for.
 
-    Each constraint is judged by the size of its own terms. Sides far larger than all others
-    are left out at first, and looked at again; one that binds at 10¹¹ times the others may end with
-    a warning that it did not arrive: scale such data.
+    Each constraint is judged by the size of its own terms. Sides far larger than others are left
+    out at first, and looked at again; where one of them binds all the same, float64 may see too
+    little of the others, and a warning says that the solve did not arrive: scale such data.
 
     Defaults: ``iterations=100``, ``tol=1e-8``.
 
