@@ -73,7 +73,8 @@ class _System:
         """Where x is not unique, and where equations depend on one another."""
         kept = torch.Generator().manual_seed(0)
         size = self.LU.shape[-1]
-        probes = torch.randn(size, _PROBES, generator=kept, dtype=self.LU.dtype).to(self.LU.device)
+        drawn = torch.randn(size, _PROBES, generator=kept, dtype=self.LU.dtype, device="cpu")
+        probes = drawn.to(self.LU.device)
         probes = (probes / probes.norm(dim=0)).expand(self.LU.shape[0], -1, -1)
         found = torch.linalg.lu_solve(self.LU, self.pivots, probes).abs().amax(-1)
         loose = found[:, : self.n].amax(-1) > _SINGULAR

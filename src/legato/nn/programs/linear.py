@@ -376,7 +376,8 @@ def _many(
     if not bool(many.any()):
         return many
     c = given["c"].detach()
-    g = torch.rand(c.shape[-1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    chance = torch.Generator().manual_seed(0)
+    g = torch.rand(c.shape[-1:], generator=chance, dtype=torch.float64, device="cpu")
     step = _LITTLE * (0.5 + g.to(c)) * c.abs().amax(-1, keepdim=True).clamp(min=1e-30)
     size = record.x.abs().amax(-1, keepdim=True)
     same = torch.ones_like(many)
