@@ -282,6 +282,10 @@ REFUSED = {
         lambda: lg.AffineSet(torch.ones(2, 3), torch.ones(2)),
         "depend on one another",
     ),
+    "rows that are no numbers": (
+        lambda: lg.AffineSet(torch.tensor([[1.0, torch.nan]]), torch.ones(1)),
+        "AffineSet holds NaN",
+    ),
     "a plane without a normal": (lambda: lg.Halfspaces(torch.zeros(3), 1.0), "no half-space"),
     "a matrix norm of a vector": (lambda: lg.Nuclear().prox(VECTOR), "takes matrices"),
     "a spectral ball of a vector": (lambda: lg.SpectralBall()(VECTOR), "takes matrices"),

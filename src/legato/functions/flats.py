@@ -62,6 +62,11 @@ class AffineSet(_AlongTheLastAxis):
             )
         if not is_concrete() or self.A.is_meta:
             return
+        if not bool(torch.isfinite(self.A.detach()).all()):
+            raise InputError(
+                "A of AffineSet holds NaN or infinity, and no point satisfies such an equation. "
+                "Look at what it was computed from."
+            )
         sizes = torch.linalg.svdvals(self.A.detach())
         least = _SINGULAR.get(self.A.dtype, 1e-5) * sizes[..., :1]
         if self.A.shape[-2] > self.A.shape[-1] or bool((sizes[..., -1:] <= least).any()):
