@@ -256,14 +256,17 @@ class AnalysisDenoiser(SolverLayer):
     def save(self, path: str | Path) -> None:
         """Write parameters and settings to a safetensors file of a few kilobytes."""
         _, save_file = _safetensors()
-        settings = {
+        tensors = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
+        with replacing(Path(path)) as temporary:
+            save_file(tensors, str(temporary), metadata={_KEY: json.dumps(self.settings())})
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make a layer like this one, but for its gradient."""
+        return {
             "filters": len(self.log_weights), "size": self.size, "channels": self.channels,
             "iterations": self.stop.iterations, "conditioned": self.conditioned,
             "interval": self.interval, "balance": self.balance,
         }  # fmt: skip
-        tensors = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
-        with replacing(Path(path)) as temporary:
-            save_file(tensors, str(temporary), metadata={_KEY: json.dumps(settings)})
 
     @classmethod
     def load(

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from legato.errors import InputError
+from legato.nn import AnalysisDenoiser
 from legato.studies.denoise.images import drawn_sets
+from legato.studies.denoise.models import MappedAnalysis
 from legato.studies.denoise.report import table_markdown
 from legato.studies.denoise.settings import LevelSettings, TableSettings
 from legato.studies.denoise.table import collect, gains, run_part
@@ -39,7 +41,7 @@ def test_every_part_leaves_its_numbers(done):
     rows = results["table"]["25"]
     assert list(rows) == [
         "noisy", "TV, isotropic", "TV, anisotropic", "TV, λ(y)", "filters", "filters, λ(y)",
-        "filters, one set for every σ",
+        "filters, one set for every σ", "filters, λ(y), one set for every σ",
     ]  # fmt: skip
     assert rows["TV, isotropic"]["drawn"]["psnr"] > rows["noisy"]["drawn"]["psnr"] + 3
     for kind in ("isotropic", "anisotropic"):
@@ -51,6 +53,8 @@ def test_every_part_leaves_its_numbers(done):
     assert any("filters, λ(y)" in line for line in lines)
     for name in ("tv-maps", "filters", "filters-maps"):
         assert (out / "sigma-25" / f"{name}.safetensors").exists()
+    AnalysisDenoiser.load(out / "all" / "filters.safetensors")
+    MappedAnalysis.load(out / "all" / "filters-maps.safetensors")
     assert "| filters, λ(y) |" in table_markdown(results["table"])
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from legato.console.files import DataError
-from legato.errors import DivergenceError, InputError
+from legato.errors import CheckpointError, DivergenceError, InputError
 from legato.gradients import Unroll
 from legato.studies.denoise.images import drawn_sets
 from legato.studies.denoise.models import (
@@ -63,6 +63,55 @@ def test_every_level_at_once(sets):
     weights = denoiser.powers.detach().clone()
     train(Analysis(denoiser), sets.train, (0.02, 0.2), replace(RECIPE, steps=3), CPU)
     assert not torch.equal(denoiser.powers.detach(), weights)
+
+
+def mapped_for_every_level():
+    """Filters with maps that are not constant, for any σ."""
+    torch.manual_seed(0)
+    model = MappedAnalysis(first_filters(8, 3, 10, None, Unroll()))
+    with torch.no_grad():
+        for parameter in model.maps.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return model
+
+
+def test_maps_for_every_level_know_their_level():
+    model = mapped_for_every_level()
+    y, sigma = torch.rand(3, 1, 20, 22), torch.tensor([0.02, 0.1, 0.25])
+    together = model(y, sigma)
+    for i in range(3):
+        torch.testing.assert_close(model(y[i : i + 1], float(sigma[i])), together[i : i + 1])
+    of_one = MappedAnalysis(first_filters(8, 3, 10, SIGMA, Unroll()), SIGMA)
+    with torch.no_grad():
+        of_one.filters.log_weights.copy_(
+            model.filters.log_weights + model.filters.powers * torch.tensor(SIGMA).log()
+        )
+    of_one.maps.load_state_dict(model.maps.state_dict())
+    torch.testing.assert_close(of_one(y), model(y, SIGMA))
+
+
+def test_a_level_is_given_once():
+    filters = first_filters(8, 3, 10, None, Unroll())
+    with pytest.raises(InputError, match="one noise level"):
+        MappedAnalysis(filters, SIGMA)
+    with pytest.raises(InputError, match="either the model or its call"):
+        MappedAnalysis(filters)(torch.rand(1, 1, 8, 8))
+    with pytest.raises(InputError, match="either the model or its call"):
+        models()["both"](torch.rand(1, 1, 8, 8), SIGMA)
+
+
+def test_files_of_maps(tmp_path):
+    model, path = mapped_for_every_level(), tmp_path / "maps.safetensors"
+    model.save(path)
+    y = torch.rand(1, 1, 12, 12)
+    assert torch.equal(MappedAnalysis.load(path)(y, 0.1), model(y, 0.1))
+    assert MappedAnalysis.wrote(path)
+    model.filters.save(path)
+    assert not MappedAnalysis.wrote(path)
+    with pytest.raises(CheckpointError, match="no filters with weights"):
+        MappedAnalysis.load(path)
+    path.write_bytes(path.read_bytes()[:40])
+    assert not MappedAnalysis.wrote(path)
 
 
 def test_a_limit_of_time_ends_it(sets):

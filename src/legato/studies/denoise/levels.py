@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from legato.studies.denoise.models import (
 from legato.studies.denoise.one_weight import TotalVariationLoss, learn_weight, search_weight
 from legato.studies.denoise.scores import Denoise, score
 from legato.studies.denoise.settings import HIGHEST, LOWEST, LevelSettings
-from legato.studies.denoise.training import Progress, train
+from legato.studies.denoise.training import Progress, Recipe, train
 
 Learned = dict[str, nn.Module]
 MAPPED_TV, FILTERS, MAPPED_FILTERS = "TV, λ(y)", "filters", "filters, λ(y)"
@@ -114,25 +116,45 @@ def _one_weight(
 def run_all_levels(
     settings: LevelSettings, sigmas: Sequence[float], sets: ImageSets, device: torch.device,
     say: Progress = lambda line: None,
-) -> tuple[AnalysisDenoiser, dict[str, Any]]:  # fmt: skip
-    """Filters that are told σ, trained on all of them and measured at some (of 255).
+) -> tuple[AnalysisDenoiser, MappedAnalysis, dict[str, Any]]:  # fmt: skip
+    """Filters that are told σ, alone and with maps, trained on all σ and measured at some (of 255).
 
-    These are the filters of ``legato denoise IMAGE``.
+    Those with maps are what ``legato denoise IMAGE`` takes.
     """
-    denoiser = first_filters(settings.filters, settings.size, settings.iterations, None, Unroll())
-    model = Analysis(denoiser)
     levels = (LOWEST / 255, HIGHEST / 255)
-    course = train(model, sets.train, levels, settings.recipe, device, say)
+    results: dict[str, Any] = {"rows": {}, "levels": [LOWEST, HIGHEST]}
 
-    def scores(sigma: float) -> dict[str, Any]:
-        return {
-            test: score(lambda image: model(image, sigma), images, sigma, device)
-            for test, images in sets.tests.items()
+    def learn(name: str, model: nn.Module, recipe: Recipe) -> None:
+        course = train(model, sets.train, levels, recipe, device, say)
+        scores = {f"{sigma:g}": _scores(model, sigma / 255, sets, device) for sigma in sigmas}
+        for sigma, found in scores.items():
+            means = ", ".join(f"{test} {one['psnr']:.2f} dB" for test, one in found.items())
+            say(f"σ = {sigma}: {name}: {means}")
+        results["rows"][name] = {
+            "scores": scores,
+            "training": course,
+            "recipe": asdict(recipe),
+            "parameters": count_parameters(model),
         }
 
-    return denoiser, {
-        "training": course,
-        "scores": {f"{sigma:g}": scores(sigma / 255) for sigma in sigmas},
-        "recipe": asdict(settings.recipe),
-        "levels": [LOWEST, HIGHEST],
+    torch.manual_seed(settings.recipe.seed)
+    filters = first_filters(settings.filters, settings.size, settings.iterations, None, Unroll())
+    learn(FILTERS, Analysis(filters), _shortened(settings.recipe))
+    mapped = MappedAnalysis(deepcopy(filters))
+    learn(MAPPED_FILTERS, mapped, settings.recipe)
+    return filters, mapped, results
+
+
+def _scores(
+    model: nn.Module, sigma: float, sets: ImageSets, device: torch.device
+) -> dict[str, Any]:
+    return {
+        test: score(lambda image: model(image, sigma), images, sigma, device)
+        for test, images in sets.tests.items()
     }
+
+
+def _shortened(recipe: Recipe) -> Recipe:
+    """A quarter of the training: filters settle soon, and go on with their maps."""
+    seconds = None if recipe.seconds is None else recipe.seconds / 4
+    return replace(recipe, steps=math.ceil(recipe.steps / 4), seconds=seconds)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from legato._support.files import replacing
 from legato.algorithms import PrimalDual
+from legato.errors import CheckpointError, InputError
 from legato.functions import L1, SquaredDistance
 from legato.gradients import GradientStrategy, Unroll
 from legato.nn import AnalysisDenoiser, TotalVariation
 from legato.operators import Convolution
 from legato.solving import solve
+
+_KEY = "legato_filters_with_maps"
 
 
 class WeightMaps(nn.Module):
@@ -35,7 +43,7 @@ class WeightMaps(nn.Module):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 
-    def forward(self, image: Tensor, sigma: float) -> Tensor:
+    def forward(self, image: Tensor, sigma: Tensor | float) -> Tensor:
         # Noise of deviation one around mean zero, whatever σ is, is what networks like to see.
         level = image.mean((2, 3), keepdim=True)
         return self.layers((image - level) / (4 * sigma))
@@ -77,27 +85,76 @@ class MappedAnalysis(nn.Module):
     r"""Learned filters whose weights a network reads off the noisy image, pixel by pixel.
 
     .. math:: x = \arg\min_x\; \tfrac12‖x − y‖² + \textstyle\sum_k ‖λ_k(y)\,(d_k * x)‖₁
+
+    For one σ, which is given here, or for all with filters that are ``conditioned``: σ is then an
+    argument of every call.
     """
 
-    def __init__(self, filters: AnalysisDenoiser, sigma: float) -> None:
+    def __init__(self, filters: AnalysisDenoiser, sigma: float | None = None) -> None:
         super().__init__()
+        if filters.conditioned != (sigma is None):
+            raise InputError("Give sigma where the filters are for one noise level, and only then.")
         self.sigma = sigma
         self.filters = filters
         self.maps = WeightMaps(len(filters.log_weights))
         self.gradient: GradientStrategy = Unroll()
 
-    def weights(self, image: Tensor) -> Tensor:
-        """λ(y), (B, K, H, W)."""
-        return (self.filters.log_weights[:, None, None] + self.maps(image, self.sigma)).exp()
+    @property
+    def size(self) -> int:
+        """Pixels across a filter."""
+        return self.filters.size
 
-    def forward(self, image: Tensor) -> Tensor:
+    def weights(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
+        """λ(y), (B, K, H, W)."""
+        level = self.sigma if sigma is None else sigma
+        if level is None or (sigma is not None and self.sigma is not None):
+            raise InputError("sigma is an argument of either the model or its call.")
+        level = torch.as_tensor(level).to(image).reshape(-1, 1, 1, 1)
+        first = self.filters.log_weights[:, None, None]
+        if self.filters.powers is not None:
+            first = first + self.filters.powers[:, None, None] * level.log()
+        return (first + self.maps(image, level)).exp()
+
+    def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
         K = Convolution(self.filters.filters, "mirror")
-        energy = SquaredDistance(image) + L1(self.weights(image)) @ K
+        energy = SquaredDistance(image) + L1(self.weights(image, sigma)) @ K
         algorithm = PrimalDual(balance=self.filters.balance, norm=K.norm(image))
         stop = self.filters.stop
         value = solve(energy, algorithm, image, gradient=self.gradient, stop=stop).x
         assert isinstance(value, Tensor)
         return value
+
+    def save(self, path: Path) -> None:
+        """Write parameters and settings to a safetensors file."""
+        tensors = {
+            key: value.detach().cpu().contiguous() for key, value in self.state_dict().items()
+        }
+        metadata = {_KEY: json.dumps({"filters": self.filters.settings(), "sigma": self.sigma})}
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata=metadata)
+
+    @classmethod
+    def load(cls, path: Path) -> MappedAnalysis:
+        """Read what :meth:`save` wrote."""
+        try:
+            with safe_open(path, "pt") as file:
+                settings = json.loads((file.metadata() or {})[_KEY])
+            model = cls(AnalysisDenoiser(**settings["filters"]), settings["sigma"])
+            model.load_state_dict(load_file(path))
+        except Exception as error:  # safetensors has several kinds, and so has the system
+            raise CheckpointError(
+                f"{path} holds no filters with weights λ(y) ({error})."
+            ) from error
+        return model
+
+    @staticmethod
+    def wrote(path: Path) -> bool:
+        """Whether a file is one of :meth:`save`."""
+        try:
+            with safe_open(path, "pt") as file:
+                return _KEY in (file.metadata() or {})
+        except Exception:  # what it is instead, another reader says
+            return False
 
 
 def first_weight(size: int, sigma: float = 1.0) -> float:

@@ -17,11 +17,11 @@ from legato.console.runs import RunFolder, results_of
 from legato.errors import InputError
 from legato.studies.denoise.comparisons import compare_gradients, compare_optimisers
 from legato.studies.denoise.images import ImageSets
-from legato.studies.denoise.levels import run_all_levels, run_level
+from legato.studies.denoise.levels import FILTERS, MAPPED_FILTERS, run_all_levels, run_level
 from legato.studies.denoise.settings import ALL, COMPARE, TableSettings
 from legato.studies.denoise.training import Progress
 
-_ONE_FOR_ALL = "filters, one set for every σ"
+_ONE_FOR_ALL = "{}, one set for every σ"
 _ORIGIN = ("date", "commit", "device")
 _TARGET = 0.7
 """dB that filters should gain over one weight on BSD68 at σ = 25."""
@@ -47,8 +47,10 @@ def run_part(
 
     found: dict[str, Any]
     if part == ALL:
-        denoiser, found = run_all_levels(settings.level, settings.sigmas, sets, device, tell)
-        denoiser.save(folder.path / "filters.safetensors")
+        level, sigmas = settings.level, settings.sigmas
+        filters, mapped, found = run_all_levels(level, sigmas, sets, device, tell)
+        filters.save(model_file(folder.path, FILTERS))
+        mapped.save(model_file(folder.path, MAPPED_FILTERS))
     elif part == COMPARE:
         found = {"optimisers": compare_optimisers(settings.comparison, sets.train, device, tell)}
         keep(found, {})
@@ -76,7 +78,8 @@ def collect(settings: TableSettings, out: Path, peers: Sequence[Path] = ()) -> d
         part: {name: _means(row["scores"]) for name, row in one["rows"].items()}
         for part, one in levels.items()
     }
-    more = [(_ONE_FOR_ALL, found[ALL]["scores"])] if ALL in found else []
+    for_all = found[ALL]["rows"] if ALL in found else {}
+    more = [(_ONE_FOR_ALL.format(name), row["scores"]) for name, row in for_all.items()]
     for path in peers:
         more += json.loads(path.read_text(encoding="utf-8"))["rows"].items()
     for name, rows in more:
@@ -86,7 +89,7 @@ def collect(settings: TableSettings, out: Path, peers: Sequence[Path] = ()) -> d
     return {
         "table": table,
         "one_weight": {part: _weights(one) for part, one in levels.items()},
-        "training": trainings | ({ALL: found[ALL]["training"]} if ALL in found else {}),
+        "training": trainings | ({ALL: _trainings(found[ALL])} if ALL in found else {}),
         "comparisons": found.get(COMPARE),
         "origin": {
             part: {key: one[key] for key in _ORIGIN if key in one} for part, one in found.items()

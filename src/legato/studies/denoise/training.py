@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from legato.console.files import DataError
+from legato.engine import Compiled
 from legato.errors import DivergenceError, InputError
 
 Progress = Callable[[str], None]
@@ -98,7 +100,8 @@ def train(
         level = patches.levels(*sigma, recipe.batch) if isinstance(sigma, tuple) else sigma
         noisy = (clean + level * patches.noise(clean.shape)).to(device)
         clean = clean.to(device)
-        found = model(noisy, level.to(device)) if isinstance(level, Tensor) else model(noisy)
+        with Compiled() if device.type == "cuda" else nullcontext():
+            found = model(noisy, level.to(device)) if isinstance(level, Tensor) else model(noisy)
         loss = patch_loss(found, clean, level)
         optimizer.zero_grad()
         loss.backward()
