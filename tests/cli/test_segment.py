@@ -441,7 +441,12 @@ def test_iterations(tmp_path):
     assert result.exit_code == 0, result.output + result.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert [p["iterations"] for p in results["points"]] == [2, 4, 2, 4]
-    assert files(tmp_path) == {"results.json", "settings.json", "figures/iterations.png"}
+    kept = {f"rows/{time}{row}-{n}.json" for time in ("", "time-") for row in ("last", "average")
+            for n in (2, 4)}  # fmt: skip
+    assert files(tmp_path) == {"results.json", "settings.json", "figures/iterations.png"} | kept
+    again = segment("iterations", "--quick", "--balance", 2, "--counts", "2,4",
+                    "--steps", 2, "--count", 2, "--out", tmp_path)  # fmt: skip
+    assert failed(again, "holds another run", "balance was 1")
     assert failed(segment("iterations", "--counts", "5;10"), "5;10")
     assert failed(segment("iterations", "--seeds", "one"), "--seeds", "one")
 

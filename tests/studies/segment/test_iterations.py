@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from legato.errors import InputError
+from legato.studies.segment import iterations
 from legato.studies.segment.data import SyntheticScenes
 from legato.studies.segment.iterations import (
     IterationSettings,
@@ -16,6 +17,7 @@ from legato.studies.segment.iterations import (
     search_balance,
     searched,
     slope,
+    train_rows,
 )
 
 SCENES = SyntheticScenes(3, size=(32, 32))
@@ -23,12 +25,13 @@ SETTINGS = IterationSettings(counts=(3,), images=2, steps=4, seeds=(0, 1))
 
 
 @pytest.mark.parametrize("average", [False, True])
-def test_side_by_side_is_one_after_the_other(average):
+def test_side_by_side_is_one_after_the_other(average, tmp_path):
     """Layers know no difference between a batch and its images, nor does Adam."""
     settings = replace(SETTINGS, averages=(average,))
-    together = run_iterations(settings, SCENES, "cpu")["points"]
+    together = train_rows(settings, SCENES, "cpu", tmp_path / "both")
     alone = [
-        run_iterations(replace(settings, seeds=(s,)), SCENES, "cpu")["points"][0] for s in (0, 1)
+        train_rows(replace(settings, seeds=(s,)), SCENES, "cpu", tmp_path / f"{s}")[0]
+        for s in (0, 1)
     ]
     for a, b in zip(together, alone, strict=True):
         assert a["seed"] == b["seed"]
@@ -38,6 +41,24 @@ def test_side_by_side_is_one_after_the_other(average):
         )
     assert together[0]["losses"] != together[1]["losses"]
     assert len(set(together[0]["losses"])) == 4  # it learns
+
+
+def test_what_a_folder_holds_is_not_computed_again(tmp_path, monkeypatch):
+    settings = replace(SETTINGS, counts=(2, 3), averages=(True,))
+    first = run_iterations(settings, SCENES, "cpu", tmp_path)
+    assert [t["iterations"] for t in first["times"]] == [2, 3]
+    assert all(t["milliseconds"] > 0 for t in first["times"])
+    (tmp_path / "average-3.json").unlink()  # as if it had been interrupted there
+    trained, train_row = [], iterations.train_row
+
+    def counted(settings, count, *rest):
+        trained.append(count)
+        return train_row(settings, count, *rest)
+
+    monkeypatch.setattr(iterations, "train_row", counted)
+    monkeypatch.setattr(iterations, "time_row", lambda *_: pytest.fail("timed again"))
+    assert run_iterations(settings, SCENES, "cpu", tmp_path) == first
+    assert trained == [3]
 
 
 def test_the_search_has_trainings_of_its_own():

@@ -1,14 +1,16 @@
 """The table: what is done is not repeated, and its arithmetic is right."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import numpy
 import pytest
 import torch
 
 from legato.errors import InputError
 from legato.studies.segment import table
 from legato.studies.segment.data import split
+from legato.studies.segment.evaluation import Score
 from legato.studies.segment.settings import LayerSettings, Recipe
 from legato.studies.segment.table import VARIANTS, TableSettings, collect, run_seed
 
@@ -50,7 +52,7 @@ def test_what_a_seed_leaves_behind(done, study, parts):
     names = {p.name for p in (folder / "seed-0").iterdir() if p.is_file()}
     assert names == {
         "network.pt", "network.json", "control.json", "global.json", "labels-control.pt",
-        "labels-global.pt", "weights.pt",
+        "labels-global.pt", "weights.pt", "network.npz", "control.npz", "global.npz",
     }  # fmt: skip
     for name in ("labels-control", "labels-global", "weights"):
         maps = torch.load(folder / "seed-0" / f"{name}.pt", weights_only=True)
@@ -61,6 +63,10 @@ def test_what_a_seed_leaves_behind(done, study, parts):
     assert row["train"]["images"] == 4
     assert row["test"]["images"] == 2
     assert "scale.log_scale" in row["parameters"]
+    with numpy.load(folder / "seed-0" / "global.npz") as counts:
+        for part in ("train", "test"):
+            found = asdict(Score.of(torch.from_numpy(counts[part])))
+            assert json.loads(json.dumps(found)) == row[part]
 
 
 def test_what_is_done_is_not_done_again(done, study, parts, monkeypatch):

@@ -73,14 +73,32 @@ def score(
 
     Images of one size share a batch, so nothing is padded. ``keep`` collects label maps by name.
     """
-    confusions = []
+    return Score.of(stacked(confusions(predict, data, classes, device, batch, keep)))
+
+
+def confusions(
+    predict: Predict,
+    data: Dataset | Sequence[Sample],
+    classes: int,
+    device: torch.device | str = "cpu",
+    batch: int = 8,
+    keep: dict[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """The confusion matrix (L + 1, L) of each image, by name: every score follows from these."""
+    found = {}
     for samples in same_size(data, batch):
-        found = collate(samples)
-        labels = predict(found.image.to(device)).cpu()
-        confusions += [confusion(*pair, classes) for pair in zip(labels, found.labels, strict=True)]
-        if keep is not None:
-            keep.update(zip(found.names, labels.to(torch.uint8), strict=True))
-    return Score.of(torch.stack(confusions))
+        together = collate(samples)
+        labels = predict(together.image.to(device)).cpu()
+        for name, one, truth in zip(together.names, labels, together.labels, strict=True):
+            found[name] = confusion(one, truth, classes)
+            if keep is not None:
+                keep[name] = one.to(torch.uint8)
+    return found
+
+
+def stacked(confusions: Mapping[str, Tensor]) -> Tensor:
+    """(images, L + 1, L), in the order of their names."""
+    return torch.stack([confusions[name] for name in sorted(confusions)])
 
 
 def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) -> Score:
@@ -91,9 +109,8 @@ def score_labels(found: Mapping[str, Tensor], data: Dataset | Sequence[Sample]) 
         for name, sample in known.items()
         for labels in (sample.labels, found[name])
     )
-    return Score.of(
-        torch.stack([confusion(found[name], one.labels, classes) for name, one in known.items()])
-    )
+    found_in = {n: confusion(found[n], one.labels, classes) for n, one in known.items()}
+    return Score.of(stacked(found_in))
 
 
 def confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:

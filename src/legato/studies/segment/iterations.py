@@ -6,16 +6,20 @@ layer knows no difference between a batch and its images, so each is what it wou
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from legato._support.files import write_text
 from legato.errors import InputError
 from legato.nn import SoftmaxLoss
 from legato.studies.segment.data import IGNORE, Dataset, Sample
@@ -37,7 +41,7 @@ class IterationSettings:
     loss: Loss = Loss.PAPER
     weights: Weights = Weights.CONTRAST
     balance: float = 1.0
-    averages: tuple[bool, ...] = (False, True)
+    averages: tuple[bool, ...] = (True, False)  # the paper's output first
     seeds: tuple[int, ...] = tuple(range(10))  # one training each: its end is noisy
 
     def __post_init__(self) -> None:
@@ -47,6 +51,9 @@ class IterationSettings:
 
 BALANCES = (0.05, 0.2, 1.0, 5.0)
 """The ratios r that a search tries."""
+
+WARM_UP, TIMED = 10, 50
+"""Steps of a row before its time is taken, and those that are timed."""
 
 QUICK = IterationSettings(counts=(5, 10, 20, 50), images=4, steps=150, seeds=(0,))
 
@@ -64,31 +71,78 @@ class IterationPoint:
 
 
 def run_iterations(
-    settings: IterationSettings, data: Dataset, device: str, report: Report = lambda line: None
+    settings: IterationSettings,
+    data: Dataset,
+    device: str,
+    folder: Path,
+    report: Report = lambda line: None,
 ) -> dict[str, Any]:
-    """Train the small network for each number of inner iterations, from the same start."""
-    samples = alike(data, settings.images)
-    points, times = [], []
-    for average, count in product(settings.averages, settings.counts):
-        found, milliseconds = train_row(settings, count, average, data.class_names, samples, device)
-        points += [asdict(point) for point in found]
-        times.append({"iterations": count, "average": average, "milliseconds": milliseconds})
-        loss, accuracy = (statistics.fmean(getattr(p, k) for p in found) for k in _SHOWN)
-        report(
-            f"{count:>4} iterations, {'average' if average else 'last':<7}  "
-            f"loss {loss:.4f}  accuracy {accuracy:.2f}  {milliseconds:.1f} ms"
-        )
+    """Time and train the small network for each number of inner iterations, from the same start.
+
+    What ``folder`` holds already is not computed again.
+    """
+    times = time_rows(settings, data, device, folder)
     return {
         "settings": asdict(settings),
-        "images": [sample.name for sample in samples],
-        "points": points,
+        "images": [sample.name for sample in alike(data, settings.images)],
+        "points": train_rows(settings, data, device, folder, report),
         "times": times,
         "slopes": {
-            name: slope([t for t in times if t["average"] == average])
-            for average, name in ((False, "last"), (True, "average"))
-            if average in settings.averages
+            _name(average): slope([t for t in times if t["average"] == average])
+            for average in settings.averages
         },
     }
+
+
+def time_rows(
+    settings: IterationSettings, data: Dataset, device: str, folder: Path
+) -> list[dict[str, Any]]:
+    """Milliseconds of an outer iteration of each row; needs the machine for itself."""
+    samples = alike(data, settings.images)
+    folder.mkdir(parents=True, exist_ok=True)
+    times = []
+    for average, count in product(settings.averages, settings.counts):
+        row = (settings, count, average, data.class_names, samples, device)
+        took = kept(folder / f"time-{_name(average)}-{count}.json", partial(time_row, *row))
+        times.append({"iterations": count, "average": average, "milliseconds": took})
+    return times
+
+
+def train_rows(
+    settings: IterationSettings,
+    data: Dataset,
+    device: str,
+    folder: Path,
+    report: Report = lambda line: None,
+) -> list[dict[str, Any]]:
+    """The points of every row, one a seed; a row is kept as soon as it is trained."""
+    samples = alike(data, settings.images)
+    folder.mkdir(parents=True, exist_ok=True)
+    points = []
+    for average, count in product(settings.averages, settings.counts):
+        row = (settings, count, average, data.class_names, samples, device)
+        found = kept(folder / f"{_name(average)}-{count}.json", partial(_trained, *row))
+        points += found
+        loss, accuracy = (statistics.fmean(p[key] for p in found) for key in _SHOWN)
+        report(
+            f"{count:>4} iterations, {_name(average):<7}  loss {loss:.4f}  accuracy {accuracy:.2f}"
+        )
+    return points
+
+
+def _name(average: bool) -> str:
+    return "average" if average else "last"
+
+
+def _trained(*row: Any) -> list[dict[str, Any]]:
+    return [asdict(point) for point in train_row(*row)]
+
+
+def kept(path: Path, compute: Callable[[], Any]) -> Any:
+    """What the file holds, computed and written if it is not there."""
+    if not path.exists():
+        write_text(path, json.dumps(compute(), indent=1) + "\n")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def searched(settings: IterationSettings) -> IterationSettings:
@@ -109,14 +163,14 @@ def search_balance(
 
     Both iterates count: one r serves the whole figure.
     """
+    samples = alike(data, settings.images)
     tried: dict[str, Any] = {}
     for balance in candidates:
-        found = run_iterations(replace(settings, balance=balance), data, device)
+        with_it = replace(settings, balance=balance)
         losses = {
-            f"{'average' if average else 'last'}, {count}": statistics.fmean(
-                p["loss"]
-                for p in found["points"]
-                if (p["average"], p["iterations"]) == (average, count)
+            f"{_name(average)}, {count}": statistics.fmean(
+                point.loss
+                for point in train_row(with_it, count, average, data.class_names, samples, device)
             )
             for average, count in product(settings.averages, settings.counts)
         }
@@ -185,6 +239,63 @@ class _UpToPotts(nn.Module):
         return self.model.layer.costs_and_weights(logits, image, features)
 
 
+class _Row:
+    """The trainings of one row, one a seed, step by step."""
+
+    def __init__(
+        self,
+        settings: IterationSettings,
+        count: int,
+        average: bool,
+        class_names: Sequence[str],
+        samples: Sequence[Sample],
+        device: str,
+    ) -> None:
+        layer = LayerSettings(
+            settings.weights, iterations=count, average=average, balance=settings.balance
+        )
+        models, orders = [], []
+        for seed in settings.seeds:
+            torch.manual_seed(seed)  # the same start for all counts
+            models.append(build(ModelSettings(tuple(class_names), Network.SMALL, layer)))
+            generator = torch.Generator().manual_seed(seed)
+            orders.append(torch.randint(len(samples), (settings.steps,), generator=generator))
+        self.stack = _Stack(models, device)
+        self.places = torch.stack(orders).T.to(device)
+        self.images = torch.stack([sample.image for sample in samples]).to(device).float() / 255
+        self.labels = torch.stack([sample.labels for sample in samples]).to(device).long()
+        self.labelled = (self.labels != IGNORE).sum((1, 2))
+        if not bool(self.labelled.all()):
+            raise InputError("There is an image without a labelled pixel.")
+        paper = settings.loss == Loss.PAPER
+        self.criterion = (SoftmaxLoss if paper else nn.NLLLoss)(
+            ignore_index=IGNORE, reduction="none"
+        )
+        self.optimiser = torch.optim.Adam(list(self.stack.parameters.values()), lr=settings.lr)
+
+    def step(self, places: Tensor) -> Tensor:
+        """One step of Adam with an image for each seed; the loss of each before it."""
+        self.optimiser.zero_grad()
+        found = self.criterion(self.stack(self.images[places]), self.labels[places])
+        loss: Tensor = found.sum((1, 2)) / self.labelled[places]
+        loss.sum().backward()
+        self.optimiser.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def score(self) -> tuple[list[float], list[float]]:
+        """Loss per labelled pixel and per cent of them that are right, of each seed."""
+        seeds = self.places.shape[1]
+        total = right = self.images.new_zeros(seeds)
+        for image, label in zip(self.images, self.labels, strict=True):
+            found = self.stack(image.expand(seeds, *image.shape))
+            truth = label.expand(seeds, *label.shape)
+            total = total + self.criterion(found, truth).sum((1, 2))
+            right = right + (found.argmax(1) == truth).sum((1, 2))
+        pixels = self.labelled.sum()
+        return (total / pixels).tolist(), (100 * right / pixels).tolist()
+
+
 def train_row(
     settings: IterationSettings,
     count: int,
@@ -192,49 +303,35 @@ def train_row(
     class_names: Sequence[str],
     samples: Sequence[Sample],
     device: str,
-) -> tuple[list[IterationPoint], float]:
-    """One training for each seed, and the median milliseconds of a step of all of them."""
-    layer = LayerSettings(
-        settings.weights, iterations=count, average=average, balance=settings.balance
-    )
-    models, orders = [], []
-    for seed in settings.seeds:
-        torch.manual_seed(seed)  # the same start for all counts
-        models.append(build(ModelSettings(tuple(class_names), Network.SMALL, layer)))
-        generator = torch.Generator().manual_seed(seed)
-        orders.append(torch.randint(len(samples), (settings.steps,), generator=generator))
-    stack = _Stack(models, device)
-    images = torch.stack([sample.image for sample in samples]).to(device).float() / 255
-    labels = torch.stack([sample.labels for sample in samples]).to(device).long()
-    labelled = (labels != IGNORE).sum((1, 2))
-    if not bool(labelled.all()):
-        raise InputError("There is an image without a labelled pixel.")
-    paper = settings.loss == Loss.PAPER
-    criterion = (SoftmaxLoss if paper else nn.NLLLoss)(ignore_index=IGNORE, reduction="none")
-    optimiser = torch.optim.Adam(list(stack.parameters.values()), lr=settings.lr)
-    losses, times = [], []
-    for places in torch.stack(orders).T.to(device):
+) -> list[IterationPoint]:
+    """One training for each seed."""
+    row = _Row(settings, count, average, class_names, samples, device)
+    losses = torch.stack([row.step(places) for places in row.places])
+    course = losses.cpu().tensor_split(min(50, len(losses)))
+    stretches = torch.stack([part.mean(0) for part in course], 1).tolist()
+    return [
+        IterationPoint(count, average, seed, loss, accuracy, tuple(stretch))
+        for seed, loss, accuracy, stretch in zip(
+            settings.seeds, *row.score(), stretches, strict=True
+        )
+    ]
+
+
+def time_row(
+    settings: IterationSettings,
+    count: int,
+    average: bool,
+    class_names: Sequence[str],
+    samples: Sequence[Sample],
+    device: str,
+) -> float:
+    """The median milliseconds of a step of all seeds; the first ones warm up."""
+    row = _Row(settings, count, average, class_names, samples, device)
+    times = []
+    for places in row.places[: WARM_UP + TIMED]:
         wait_for(device)
         start = time.perf_counter()
-        optimiser.zero_grad()
-        loss = criterion(stack(images[places]), labels[places]).sum((1, 2)) / labelled[places]
-        loss.sum().backward()
-        optimiser.step()
+        row.step(places)
         wait_for(device)
         times.append(time.perf_counter() - start)
-        losses.append(loss.detach())
-    total, right = torch.zeros_like(losses[0]), torch.zeros_like(losses[0])
-    with torch.no_grad():
-        for image, label in zip(images, labels, strict=True):
-            found = stack(image.expand(len(models), *image.shape))
-            truth = label.expand(len(models), *label.shape)
-            total += criterion(found, truth).sum((1, 2))
-            right += (found.argmax(1) == truth).sum((1, 2))
-    pixels = int(labelled.sum())
-    course = torch.stack(losses).cpu().tensor_split(min(50, len(losses)))
-    stretches = torch.stack([part.mean(0) for part in course], 1).tolist()
-    points = [
-        IterationPoint(count, average, seed, float(t) / pixels, 100 * float(r) / pixels, tuple(c))
-        for seed, t, r, c in zip(settings.seeds, total, right, stretches, strict=True)
-    ]
-    return points, 1e3 * statistics.median(times)
+    return 1e3 * statistics.median(times[min(WARM_UP, len(times) - 1) :])

@@ -10,13 +10,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from legato._support.files import replacing, write_text
 from legato.errors import InputError
 from legato.studies.segment.data import Dataset, Split
-from legato.studies.segment.evaluation import evaluate, weight_pictures
+from legato.studies.segment.evaluation import (
+    Score,
+    confusions,
+    predictor,
+    stacked,
+    weight_pictures,
+)
 from legato.studies.segment.model import Segmenter, build
 from legato.studies.segment.networks import VGG32
 from legato.studies.segment.settings import (
@@ -183,8 +190,12 @@ class _Seed:
         if name == "network":
             _keep(self.start, {k: v.cpu() for k, v in model.network.state_dict().items()})
         labels: dict[str, Tensor] = {}
-        row["train"] = self.score(model, "train")
-        row["test"] = self.score(model, "test", labels)
+        counts = {
+            "train": self.confusions(model, "train"),
+            "test": self.confusions(model, "test", labels),
+        }
+        row |= {part: asdict(Score.of(stacked(found))) for part, found in counts.items()}
+        _keep_counts(self.folder / f"{name}.npz", counts)
         if model.layer is not None:
             named = model.layer.named_parameters()
             row["parameters"] = {key: float(p.detach()) for key, p in named if p.ndim == 0}
@@ -201,11 +212,12 @@ class _Seed:
         )
         (self.folder / name / "last.ckpt").unlink(missing_ok=True)
 
-    def score(
+    def confusions(
         self, model: Segmenter, part: str, keep: dict[str, Tensor] | None = None
-    ) -> dict[str, Any]:
-        samples, precision = self.samples[part], self.recipe.precision
-        return asdict(evaluate(model, samples, len(self.classes), self.device, precision, keep))
+    ) -> dict[str, Tensor]:
+        predict = predictor(model, self.device, self.recipe.precision)
+        samples = self.samples[part]
+        return confusions(predict, samples, len(self.classes), self.device, keep=keep)
 
     def at_test(self, model: Segmenter) -> dict[str, Any]:
         """The trained model with another number of iterations: labels need no temperature."""
@@ -214,7 +226,7 @@ class _Seed:
         found = {}
         for count in self.settings.test_iterations:
             model.layer.potts.iterations = count
-            found[str(count)] = self.score(model, "test")
+            found[str(count)] = asdict(Score.of(stacked(self.confusions(model, "test"))))
         model.layer.potts.iterations = usual
         return found
 
@@ -277,3 +289,10 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 def _keep(path: Path, content: Mapping[str, Tensor]) -> None:
     with replacing(path) as temporary:
         torch.save(dict(content), temporary)
+
+
+def _keep_counts(path: Path, counts: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Every image's confusion matrix, so that a score defined otherwise needs no network."""
+    train, test = (stacked(counts[part]).to(torch.int32).numpy() for part in ("train", "test"))
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        numpy.savez_compressed(file, train=train, test=test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -43,12 +44,12 @@ def iterations(
     Trains the small network with the layer on a few images (the paper: 9 images,
     1000 steps of one image, Adam) for each number of inner iterations, with the
     last and with the averaged iterate; the trainings of all seeds run side by
-    side. Writes results.json and a figure: loss, accuracy, time of an outer
-    iteration.
+    side. What a folder already holds is not computed again. Writes results.json
+    and a figure: loss, accuracy, time of an outer iteration.
     """
-    with reporting_errors():
+    with reporting_errors("Interrupted. The same command goes on from here."):
         from legato.console.options import device_of, whole_numbers
-        from legato.console.runs import RunFolder
+        from legato.console.runs import RunFolder, require_same
         from legato.studies.segment.choices import source_of
         from legato.studies.segment.data import split
         from legato.studies.segment.figures import draw_iterations
@@ -56,6 +57,7 @@ def iterations(
             BALANCES,
             QUICK,
             IterationSettings,
+            kept,
             run_iterations,
             search_balance,
             searched,
@@ -73,16 +75,21 @@ def iterations(
         source = source_of(data, images, masks, classes=classes, quick=quick)
         found = source.open()
         found = found.subset(split(found.names, 0.2, seed=0).train)  # what `train` trains on
-        run = RunFolder(out)
-        run.begin({"data": asdict(source), "iterations": asdict(settings)}, where)
+        asked = {"data": asdict(source), "iterations": asdict(settings), "balance": balance}
+        require_same(out, asked, ("iterations.counts",))  # more of them may join a folder
+        run, rows = RunFolder(out), out / "rows"
+        run.begin(asked, where)
+        rows.mkdir(exist_ok=True)
         search = None
         if balance is None:
             with counted_lines("search", len(BALANCES)) as report:
-                search = search_balance(searched(settings), found, where, BALANCES, report)
+                tried = partial(search_balance, searched(settings), found, where, BALANCES, report)
+                search = kept(rows / "search.json", tried)
             balance = float(search["balance"])
         settings = replace(settings, balance=balance)
         with counted_lines("training", len(settings.counts) * len(settings.averages)) as report:
-            results = run_iterations(settings, found, where, report) | {"search": search}
+            results = run_iterations(settings, found, where, rows, report)
+        results["search"] = search
         picture = run.figure("iterations.png")
         draw_iterations(picture, results)
         say(f"Numbers: {run.finish(results, where)}")
