@@ -2,6 +2,7 @@
 
 from legato.algorithms.admm import ADMM
 from legato.algorithms.anderson import Anderson
+from legato.algorithms.average import Average
 from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.balance import AdaptiveBalance
 from legato.algorithms.base import Algorithm, SplitStep
@@ -9,7 +10,7 @@ from legato.algorithms.douglas_rachford import DouglasRachford
 from legato.algorithms.forward_backward import ForwardBackward, Nesterov
 from legato.algorithms.half_quadratic import HalfQuadratic
 from legato.algorithms.newton import Newton
-from legato.algorithms.primal_dual import Average, PrimalDual
+from legato.algorithms.primal_dual import PrimalDual
 from legato.algorithms.restart import Restart
 from legato.algorithms.ruiz import Ruiz
 

@@ -11,7 +11,8 @@ from legato._support import tree
 from legato._support.tree import Var
 from legato.algorithms.base import Algorithm, is_euclidean
 from legato.algorithms.forward_backward import ForwardBackward, MirrorState
-from legato.algorithms.primal_dual import MirrorPair, PrimalDual
+from legato.algorithms.primal_dual import PrimalDual
+from legato.algorithms.saddle.states import MirrorPair
 from legato.algorithms.semismooth.iteration import (
     NewtonMap,
     Points,

@@ -14,7 +14,9 @@ from legato._support.tree import Var, sum_beyond, tree_map
 from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.base import Algorithm
 from legato.algorithms.forward_backward import ForwardBackward, ForwardBackwardState, InertialState
-from legato.algorithms.primal_dual import PrimalDual, PrimalDualState, Steps
+from legato.algorithms.primal_dual import PrimalDual
+from legato.algorithms.saddle.states import PrimalDualState
+from legato.algorithms.saddle.steps import Steps
 from legato.algorithms.semismooth.kinks import nearest_kink
 from legato.algorithms.semismooth.splitting import Halves, Splitting
 from legato.algorithms.semismooth.system import System
@@ -85,7 +87,8 @@ class Semismooth:
             start = starts(base)
         if isinstance(start, PrimalDualState):
             z: tuple[Var, ...] = (start.primal, start.dual)
-            tau, sigma = base._sizes(start.steps)
+            found = base.steps(problem, start)
+            tau, sigma = found["tau"], found["sigma"]
         else:
             z, sigma = (start.mirror,), ()
             tau = base._size(start.step)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from legato.algorithms import Average, PrimalDual
-from legato.algorithms.primal_dual import AveragedState, PrimalDualState, Steps
+from legato.algorithms.saddle.states import AveragedState, PrimalDualState
+from legato.algorithms.saddle.steps import Steps
 from legato.geometry import Entropy, Interval
 from legato.gradients import GradientStrategy, Unroll
 from legato.nn.fused.operator import Tensors

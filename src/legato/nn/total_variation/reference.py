@@ -7,7 +7,7 @@ from torch import Tensor
 from legato._support.momentum import t_after
 from legato.algorithms import ForwardBackward, Nesterov, PrimalDual
 from legato.algorithms.forward_backward import InertialState, MirrorState
-from legato.algorithms.primal_dual import MirrorPair
+from legato.algorithms.saddle.states import MirrorPair
 from legato.gradients import GradientStrategy, Piggyback, Unroll
 from legato.nn.fused.operator import Tensors
 from legato.nn.fused.unrolling import iterate_from
