@@ -210,3 +210,6 @@ def test_what_is_refused():
     problem = lg.Saddle(A, lg.L1(), nonsmooth=lg.SquaredNorm())
     with pytest.raises(InputError, match="Averages are no fixed points"):
         lg.solve(problem, lg.Newton(base=lg.PrimalDual(average=True)))
+    for adapts in lg.PrimalDual(restart=lg.Restart()), lg.PrimalDual(balance=lg.AdaptiveBalance()):
+        with pytest.raises(InputError, match="Newton takes single steps of its base"):
+            lg.solve(problem, lg.Newton(base=adapts))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.tree import Var
+from legato.algorithms.balance import AdaptiveBalance
 from legato.algorithms.base import Algorithm, is_euclidean
 from legato.algorithms.forward_backward import ForwardBackward, MirrorState
 from legato.algorithms.primal_dual import PrimalDual
@@ -101,6 +102,11 @@ class Newton(Algorithm[Any, Any]):
                 raise InputError("A Saddle problem needs Newton(base=PrimalDual(…)), or base=None.")
             if base is not None and base.average:
                 raise InputError("Averages are no fixed points: use PrimalDual without average.")
+            if base is not None and (base.restart or isinstance(base.balance, AdaptiveBalance)):
+                raise InputError(
+                    "Newton takes single steps of its base: use PrimalDual without restart, and "
+                    "with a number as balance."
+                )
             return Semismooth(base)
         if not isinstance(problem, Composite):
             raise InputError(
