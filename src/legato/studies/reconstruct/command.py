@@ -174,7 +174,7 @@ def sinogram(
 
 
 def _finish(request: Request, measured: Measured, target: Path, before: Path) -> None:
-    """Solve, and write the result and what was known before: both as bright as the result allows."""
+    """Solve, and write the result and what was known before, as bright as the result allows."""
     from legato.console.pictures import Picture, write_picture
 
     found, rested = request.solve(measured)
