@@ -27,6 +27,7 @@ FILES = (
     "tests/gpu",
     "tests/nn/test_potts_kernels.py",
     "tests/nn/test_total_variation_kernels.py",
+    "tests/nn/programs/test_kernels.py",
 )
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore")
 

@@ -95,10 +95,10 @@ class Adjoint:
         # An instance without a solution has no derivative, unless nothing depends on it.
         lost = ~known & (xi != 0).any(-1)
         parts = [v_x, v_y, v_z, v_lo, v_hi]
-        blank = lost.unsqueeze(-1)
-        quiet = (~known & ~lost).unsqueeze(-1)
-        parts = [torch.where(blank, torch.nan, torch.where(quiet, 0.0, v)) for v in parts]
-        return parts[0], parts[1], parts[2], parts[3], parts[4], error
+        every = torch.where(known.unsqueeze(-1), torch.cat(parts, -1), 0.0)
+        every = every.masked_fill(lost.unsqueeze(-1), torch.nan)
+        v_x, v_y, v_z, v_lo, v_hi = every.split([v.shape[-1] for v in parts], -1)
+        return v_x, v_y, v_z, v_lo, v_hi, error
 
 
 class Differentiable(torch.autograd.Function):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from legato.nn.fused.choice import available
-from legato.nn.programs.inverses import compiled_for
+from legato.nn.programs.inverses import compiled_for, fused_for
 from legato.nn.programs.program import times
 
 _PATIENCE = 3
@@ -58,6 +58,8 @@ def active_ends(
     """
     if compiled_for(dual.t):
         return _compiled(dual, limit, begin)
+    if fused_for(dual.t):
+        return _fused(dual, limit, begin)
     first = guess(dual, _SWEEPS[0]) if begin is None else begin
     ends, arrived, steps = exchanged(dual, first, min(limit, _TURNS[0]))
     rounds = list(zip(_TURNS, _SWEEPS, strict=True))
@@ -82,6 +84,14 @@ def _compiled(dual: Dual, limit: int, begin: Tensor | None = None) -> tuple[Tens
 
     parts = (dual.D, dual.t, dual.lower, dual.upper)
     ends, steps = numba.active_ends(parts, begin, limit, _TURNS[-1], _WRONG, _PATIENCE)
+    return ends, steps > 0, steps.abs()
+
+
+def _fused(dual: Dual, limit: int, begin: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    from legato.nn.programs import triton
+
+    parts = (dual.D, dual.t, dual.lower, dual.upper)
+    ends, steps = triton.active_ends(parts, begin, limit, _TURNS[-1], _WRONG, _PATIENCE)
     return ends, steps > 0, steps.abs()
 
 

@@ -1,4 +1,4 @@
-"""Inverses of many small positive definite matrices, compiled where that pays."""
+"""Inverses of many small positive definite matrices, by compiled loops where that pays."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from legato.nn.fused.choice import available
 
 _SMALL = 96
 """Up to this size our own loops on a CPU are faster than a call of LAPACK for each matrix."""
+_IN_REGISTERS = 64
+"""Up to this size a GPU keeps a matrix in the registers of one kernel."""
 
 
 def compiled_for(some: Tensor) -> bool:
     """Whether the loops that Numba compiles serve this tensor."""
     return some.device.type == "cpu" and available("numba")
+
+
+def fused_for(some: Tensor) -> bool:
+    """Whether the kernels that Triton compiles serve matrices, or rows, of this size."""
+    return (
+        some.device.type == "cuda" and 0 < some.shape[-1] <= _IN_REGISTERS and available("triton")
+    )
 
 
 def inverses(M: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,6 +31,10 @@ def inverses(M: Tensor) -> tuple[Tensor, Tensor]:
         from legato.nn.programs import numba
 
         return numba.inverses(M)
+    if fused_for(M):
+        from legato.nn.programs import triton
+
+        return triton.inverses(M)
     L, info = torch.linalg.cholesky_ex(M)
     sound = info == 0
     identity = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)

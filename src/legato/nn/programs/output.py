@@ -76,27 +76,34 @@ def residuals(
     A constraint is judged by its own terms: a side of another one, however large, excuses nothing.
     ``S`` says what rounding is in a row whose terms are all zero.
     """
-    Qx, Ax, Gx = times(P.Q, x), times(P.A, x), times(P.G, x)
-    pulled = times(P.A.mT, y) + times(P.G.mT, z)
-    h, lo, hi = (torch.where(torch.isfinite(v), v, 0.0) for v in (P.h, P.lo, P.hi))
-    over = torch.where(torch.isfinite(P.h), Gx - P.h, 0.0).clamp(min=0)
-    violated = [(Ax - P.b).abs(), over, (P.lo - x).clamp(min=0), (x - P.hi).clamp(min=0)]
-    own = [
-        terms(P.A, x) + P.b.abs(),
-        terms(P.G, x) + h.abs(),
-        lo.abs() + x.abs(),
-        hi.abs() + x.abs(),
-    ]
+    Qx, pulled = times(P.Q, x), times(P.A.mT, y) + times(P.G.mT, z)
+    left = Qx + P.c + pulled
     rounding = _ROUNDING * (1 + largest(x / S.D)).unsqueeze(-1)
-    units = [1 / S.E_A, 1 / S.E_G, S.D, S.D]
-    primal = largest(torch.cat(violated, -1))
-    shares = [
-        largest(v / (size + rounding * u)) for v, size, u in zip(violated, own, units, strict=True)
-    ]
-    relative_p = torch.stack(shares).amax(0)
-    dual = largest(Qx + P.c + pulled - z_lo + z_hi)
+    violated, shares = [], []
+
+    def judged(over: Tensor, size: Tensor, unit: Tensor) -> None:
+        violated.append(over)
+        shares.append(over / (size + rounding * unit))
+
+    value = (P.b * y).sum(-1)
+    if P.b.shape[-1]:
+        judged((times(P.A, x) - P.b).abs(), terms(P.A, x) + P.b.abs(), 1 / S.E_A)
+    if P.h.shape[-1]:
+        h = torch.where(P.h.isinf(), 0.0, P.h)
+        over = (times(P.G, x) - P.h).clamp(min=0)  # below an infinite end −∞, hence 0
+        judged(over, terms(P.G, x) + h.abs(), 1 / S.E_G)
+        value = value + (h * z).sum(-1)
+    if P.bounded:
+        for end, force, sign in ((P.lo, z_lo, -1.0), (P.hi, z_hi, 1.0)):
+            known = torch.where(end.isinf(), 0.0, end)
+            judged((sign * (x - end)).clamp(min=0), known.abs() + x.abs(), S.D)
+            value = value + sign * (known * force).sum(-1)
+        left = left - z_lo + z_hi
+    nothing = x.new_zeros(P.size)
+    primal = largest(torch.cat(violated, -1)) if violated else nothing
+    relative_p = largest(torch.cat(shares, -1)) if shares else nothing
+    dual = largest(left)
     xQx, cx = (x * Qx).sum(-1), (P.c * x).sum(-1)
-    value = (P.b * y).sum(-1) + (h * z).sum(-1) - (lo * z_lo).sum(-1) + (hi * z_hi).sum(-1)
     gap = (xQx + cx + value).abs()
     size_d = torch.stack([largest(Qx), largest(P.c), largest(pulled)]).amax(0)
     size_g = torch.maximum(xQx.abs(), torch.maximum(cx.abs(), value.abs()))

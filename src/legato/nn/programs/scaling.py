@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -53,36 +53,39 @@ def norms(matrix: Tensor | SparseMatrix, axis: int) -> Tensor:
     return torch.linalg.vector_norm(matrix, torch.inf, axis)
 
 
-def _root(norms: Tensor) -> Tensor:
-    """1/√norm, and 1 for what is empty."""
-    return torch.where(norms > 0, norms, 1.0).rsqrt()
+def _columns(Q: Any, A: Any, G: Any) -> Tensor:
+    """The largest entry of every column of all three."""
+    found = norms(Q, -2)
+    for matrix in (A, G):
+        if 0 not in matrix.shape:
+            found = torch.maximum(found, norms(matrix, -2))
+    return found
 
 
-def _length(sides: Tensor, bounds: Tensor) -> Tensor:
+def _length(sides: Tensor, bounds: Tensor | None) -> Tensor:
     """About the size of x: the largest right-hand side, or a bound of middling size if larger.
 
     Bounds may be huge and mean nothing, right-hand sides may be rounding where zero is meant.
     """
-    size = bounds.abs()
-    counted = torch.isfinite(size) & (size > 0)
-    count = counted.sum(-1)
-    middling = (torch.where(counted, size, 1.0).log().sum(-1) / count.clamp(min=1)).exp()
-    largest_side = largest(torch.where(torch.isfinite(sides), sides, 0.0))
-    unit = torch.maximum(largest_side, torch.where(count > 0, middling, 0.0))
+    unit = largest(torch.where(torch.isinf(sides), 0.0, sides))
+    if bounds is not None:
+        size = bounds.abs()
+        counted = torch.isfinite(size) & (size > 0)
+        count = counted.sum(-1)
+        middling = (torch.where(counted, size, 1.0).log().sum(-1) / count.clamp(min=1)).exp()
+        unit = torch.maximum(unit, torch.where(count > 0, middling, 0.0))
     return torch.where(unit > 0, unit, 1.0).unsqueeze(-1)
 
 
-def _far(P: Program, E: tuple[Tensor, Tensor, Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Which of h, lo and hi are so large that they can hardly bind, and the length −c/Q."""
-    D, E_A, E_G = E
+def _far(P: Program, sides: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of these sides are so large that they can hardly bind, and the length −c/Q."""
     stiff, pull = largest(norms(P.Q, -1)), largest(P.c)
     bend = torch.where((stiff > 0) & (pull > 0), pull / stiff, torch.inf)
-    sides = [(P.h * E_G).abs(), (P.lo / D).abs(), (P.hi / D).abs()]
-    every = torch.cat(sides, -1)
-    counted = torch.isfinite(every) & (every > 0)
-    least = torch.where(counted, every, torch.inf).amin(-1)
-    reach = _FAR * torch.maximum(torch.minimum(least, bend), largest(P.b * E_A)).unsqueeze(-1)
-    return [torch.isfinite(v) & (v > reach) for v in sides], bend
+    size = sides.abs()
+    counted = torch.isfinite(size)
+    least = torch.where(counted & (size > 0), size, torch.inf).amin(-1) if size.shape[-1] else bend
+    reach = _FAR * torch.maximum(torch.minimum(least, bend), largest(b))
+    return counted & (size > reach.unsqueeze(-1)), bend
 
 
 def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scaling, Tensor]:
@@ -101,31 +104,34 @@ def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scali
         that is not solved, or the same where there is none.
     """
     P = program
+    m, bounded = P.h.shape[-1], P.bounded
     D, E_A, E_G = torch.ones_like(P.c), torch.ones_like(P.b), torch.ones_like(P.h)
     Q, A, G = P.Q, P.A, P.G
     for _ in range(_PASSES):
-        columns = torch.maximum(norms(Q, -2), torch.maximum(norms(A, -2), norms(G, -2)))
-        rows_A, rows_G = norms(A, -1), norms(G, -1)
-        every = torch.cat([columns, rows_A, rows_G], -1)
+        every = torch.cat([_columns(Q, A, G), norms(A, -1), norms(G, -1)], -1)
         every = torch.where(every > 0, every, 1.0)
-        if bool((every.amax() <= _EVEN) & (every.amin() >= 1 / _EVEN)):
+        least, most = torch.aminmax(every)
+        if bool((most <= _EVEN) & (least >= 1 / _EVEN)):
             break
-        d, e_A, e_G = _root(columns), _root(rows_A), _root(rows_G)
+        d, e_A, e_G = every.rsqrt().split([P.n, P.b.shape[-1], m], -1)
         Q = Q * d.unsqueeze(-1) * d.unsqueeze(-2)
-        A, G = A * e_A.unsqueeze(-1) * d.unsqueeze(-2), G * e_G.unsqueeze(-1) * d.unsqueeze(-2)
-        D, E_A, E_G = D * d, E_A * e_A, E_G * e_G
+        D = D * d
+        if e_A.shape[-1]:
+            A, E_A = A * e_A.unsqueeze(-1) * d.unsqueeze(-2), E_A * e_A
+        if m:
+            G, E_G = G * e_G.unsqueeze(-1) * d.unsqueeze(-2), E_G * e_G
     turn = torch.zeros(P.size, dtype=torch.long, device=P.c.device) if turn is None else turn
-    (far_h, far_lo, far_hi), bend = _far(replace(P, Q=Q, c=P.c * D), (D, E_A, E_G))
-    first = (turn < 2).unsqueeze(-1)
-    h = torch.where(far_h & first, torch.inf, P.h)
-    lo = torch.where(far_lo & first, -torch.inf, P.lo)
-    hi = torch.where(far_hi & first, torch.inf, P.hi)
-    unit = _length(torch.cat([P.b * E_A, h * E_G], -1), torch.cat([lo / D, hi / D], -1))
-    bend = torch.where(torch.isfinite(bend), bend, 0.0).unsqueeze(-1)
+    sides = torch.cat([P.h * E_G, P.lo / D, P.hi / D], -1) if bounded else P.h * E_G
+    far, bend = _far(replace(P, Q=Q, c=P.c * D), sides, P.b * E_A)
+    open_end = torch.full_like(sides[0], torch.inf)
+    open_end[m : m + P.n].neg_()
+    sides = torch.where(far & (turn < 2).unsqueeze(-1), open_end, sides)
+    h, bounds = sides[:, :m], sides[:, m:]
+    unit = _length(torch.cat([P.b * E_A, h], -1), bounds if bounded else None)
+    bend = torch.where(torch.isinf(bend), 0.0, bend).unsqueeze(-1)
     small = unit < _SMALL * bend
     unit = torch.where((turn == 1).unsqueeze(-1) & small, bend, unit)
-    left = (far_h.any(-1) | far_lo.any(-1) | far_hi.any(-1)) * 2
-    left = torch.where((turn == 0) & small[:, 0], 1, torch.where(turn == 1, 2, left))
+    left = torch.where((turn == 0) & small[:, 0], 1, torch.where(turn == 1, 2, far.any(-1) * 2))
     left = torch.maximum(left, turn)
     D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * (unit**2).unsqueeze(-1)
     c = P.c * D
@@ -137,10 +143,10 @@ def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scali
         A,
         P.b * E_A,
         G,
-        h * E_G,
-        lo / D,
-        hi / D,
-        P.bounded,
+        h / unit,
+        bounds[:, : P.n] / unit if bounded else P.lo,
+        bounds[:, P.n :] / unit if bounded else P.hi,
+        bounded,
         P.absent,
     )
     return program, Scaling(D, E_A, E_G, sigma), left

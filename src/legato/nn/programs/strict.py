@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from legato._support.lazy import lazy
 from legato.nn.programs.active_set import Candidate, judge, margin
 from legato.nn.programs.dual import Dual, active_ends, active_part, gathered
 from legato.nn.programs.inverses import compiled_for, inverses
@@ -98,38 +99,53 @@ class StrictSystem:
             W += G.gather(1, at) * (self.valid & of_G).unsqueeze(-1)
         return W
 
-    def _apply(self, r_x: Tensor, r_y: Tensor, r_w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, y = self.base(r_x, r_y)
-        z = times(self.Z, times(self.W, x) - r_w) * self.valid
-        pull = times(self.W.mT, z)
-        return x - times(self.base.H, pull), y - times(self.base.Y.mT, pull), z
+    @lazy
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        """The whole matrix and its inverse, put together from their parts: products are few."""
+        n, p, k = self.Q.shape[-1], self.A.shape[-2], self.order.shape[-1]
+        H, Y, S = self.base.H, self.base.Y, self.base.S
+        K = self.Q.new_zeros(len(self.Q), n + p + k, n + p + k)
+        K[:, :n, :n] = self.Q
+        K[:, n:, :n] = torch.cat([self.A, self.W], 1) if p else self.W
+        K[:, :n, n:] = K[:, n:, :n].mT
+        base = torch.cat([torch.cat([H, Y], -1), torch.cat([Y.mT, -S], -1)], 1) if p else H
+        X = base[:, :, :n] @ self.W.mT
+        XZ = X @ self.Z
+        V = torch.empty_like(K)
+        V[:, : n + p, : n + p] = torch.baddbmm(base, XZ, X.mT, alpha=-1)
+        V[:, : n + p, n + p :] = XZ
+        V[:, n + p :, : n + p] = XZ.mT
+        V[:, n + p :, n + p :] = -self.Z
+        return K, V
 
     def solve(self, r_x: Tensor, r_y: Tensor, r_w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x, y, z for right-hand sides, and what their equations miss."""
+        right = torch.cat([r_x, r_y, r_w], -1)
         if compiled_for(r_x):
             from legato.nn.programs import numba
 
             H, Y, S = self.base.H, self.base.Y, self.base.S
             parts = (self.Q, self.A, self.W, H, Y, S, self.Z)
-            right = torch.cat([r_x, r_y, r_w], -1)
             found, missing = numba.refined(parts, self.valid.sum(-1), right, _REFINEMENTS)
-            n, p = r_x.shape[-1], r_y.shape[-1]
-            return found[:, :n], found[:, n : n + p], found[:, n + p :], missing
-        x, y, z = self._apply(r_x, r_y, r_w)
-        for turn in range(_REFINEMENTS + 1):
-            e_x = r_x - times(self.Q, x) - times(self.A.mT, y) - times(self.W.mT, z)
-            e_y, e_w = r_y - times(self.A, x), (r_w - times(self.W, x)) * self.valid
-            if turn < _REFINEMENTS:
-                d_x, d_y, d_z = self._apply(e_x, e_y, e_w)
-                x, y, z = x + d_x, y + d_y, z + d_z
-        missing = torch.maximum(largest(e_x), torch.maximum(largest(e_y), largest(e_w)))
-        return x, y, z, missing
+        else:
+            K, V = self._matrices
+            column = right.unsqueeze(-1)
+            solution = V @ column
+            for _ in range(_REFINEMENTS):
+                error = torch.baddbmm(column, K, solution, alpha=-1)
+                solution = torch.baddbmm(solution, V, error)
+            error = torch.baddbmm(column, K, solution, alpha=-1)
+            found, missing = solution.squeeze(-1), largest(error.squeeze(-1))
+        n, p = r_x.shape[-1], r_y.shape[-1]
+        return found[:, :n], found[:, n : n + p], found[:, n + p :], missing
 
     def take(self, which: Tensor) -> StrictSystem:
         """Of some of the instances."""
         some = copy(self)
         for name in ("Q", "A", "W", "Z", "order", "valid"):
             setattr(some, name, getattr(self, name)[which])
+        if "_matrices" in vars(self):
+            vars(some)["_matrices"] = tuple(M[which] for M in self._matrices)
         H, Y, S, sound = (getattr(self.base, f.name)[which] for f in fields(Base))
         some.base = Base(H, Y, S, sound)
         return some
