@@ -30,7 +30,8 @@ The first row lies above the rows that it owns: a margin that other bands bring 
 
 
 # Without the run-time's reference counts: every slice would pay two atomic operations, on counters
-# that all threads share.
+# that all threads share. A kernel's cache notices changes in the kernel's own file only, so each
+# layer has its kernels in one file; after a change here, or in `vector_math`, empty `__pycache__`.
 _options = {"fastmath": {"contract"}, "error_model": "numpy", "_nrt": False}
 compiled = njit(cache=True, nogil=True, **_options)
 inlined = njit(inline="always", **_options)
