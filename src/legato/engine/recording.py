@@ -115,10 +115,6 @@ class Recorder(TorchDispatchMode):
         """The number of a tensor, if it has one."""
         return self._numbers.get(id(tensor))
 
-    def is_computed(self, tensor: Tensor) -> bool:
-        """Whether a tensor was given or computed, not found outside."""
-        return self.number(tensor) not in self.recording.outside
-
     def brought(self) -> bool:
         """Whether something came from where torch does not see: nobody else holds a tensor that
         was found outside, and it was not made of Python's numbers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -107,21 +107,7 @@ class Dense(Operator):
 
     def _explain(self, v: Tensor, size: int, product: str) -> None:
         """Say in words why a product failed (after the fact: checks would cost every step)."""
-        if self.matrix.is_complex() and not v.is_complex():
-            raise InputError(
-                f"{product}: the matrix is complex but the vector real. Start at a complex x0, or "
-                "see a real variable as complex first: Dense(A) @ operators.AsComplex()."
-            )
-        if real_dtype(v.dtype) != real_dtype(self.matrix.dtype):
-            raise InputError(
-                f"{product}: the matrix is {self.matrix.dtype} but the vector {v.dtype}. Convert "
-                "one of them; legato never mixes precisions silently."
-            )
-        if v.shape[-1:] != (size,):
-            raise InputError(
-                f"{product} needs a last axis of size {size} for A of shape "
-                f"{tuple(self.matrix.shape)}, but the vector has shape {tuple(v.shape)}."
-            )
+        require_vector(v, self.matrix, self.matrix.shape, size, product)
         axes = self.matrix.shape[:-2], v.shape[:-1]
         try:
             torch.broadcast_shapes(*axes)
@@ -218,3 +204,24 @@ def _symmetric_product(A: Tensor, WA: Tensor) -> Tensor:
     second = A[..., half:].mH @ WA
     top = torch.cat((first, second[..., :half].mH), -1)
     return torch.cat((top, second), -2)
+
+
+def require_vector(
+    v: Tensor, entries: Tensor, shape: Sequence[int], size: int, product: str
+) -> None:
+    """Refuse a vector that a matrix with these entries, of this shape, does not multiply."""
+    if entries.is_complex() and not v.is_complex():
+        raise InputError(
+            f"{product}: the matrix is complex but the vector real. Start at a complex x0, or see "
+            "a real variable as complex first: A @ operators.AsComplex()."
+        )
+    if real_dtype(v.dtype) != real_dtype(entries.dtype):
+        raise InputError(
+            f"{product}: the matrix is {entries.dtype} but the vector {v.dtype}. Convert one of "
+            "them; legato never mixes precisions silently."
+        )
+    if v.shape[-1:] != (size,):
+        raise InputError(
+            f"{product} needs a last axis of size {size} for A of shape {tuple(shape)}, but the "
+            f"vector has shape {tuple(v.shape)}."
+        )

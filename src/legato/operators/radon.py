@@ -66,7 +66,7 @@ class Radon(Operator):
                 f"Radon of size {self.size} needs images of shape (…, {self.size}, {self.size}), "
                 f"but got {tuple(x.shape)}."
             )
-        return by_parts(lambda t: _Projected.apply(t, self), x)  # type: ignore[no-untyped-call]
+        return by_parts(lambda t: _along_rays(t, self, False), x)
 
     def adjoint(self, y: Var) -> Var:
         if tuple(y.shape[-2:]) != (len(self.angles), self._rays):
@@ -74,7 +74,7 @@ class Radon(Operator):
                 f"The adjoint of Radon needs sinograms of shape (…, {len(self.angles)}, "
                 f"{self._rays}), one row an angle, but got {tuple(y.shape)}."
             )
-        return by_parts(lambda t: _Spread.apply(t, self), y)  # type: ignore[no-untyped-call]
+        return by_parts(lambda t: _along_rays(t, self, True), y)
 
     @torch.no_grad()
     def norm(self, like: Var | None = None) -> Tensor:
@@ -171,48 +171,31 @@ class Radon(Operator):
         return image.unflatten(-1, (self.size, self.size))
 
 
-class _Projected(torch.autograd.Function):
-    """Kx with derivative K, which saves nothing."""
+class _AlongRays(torch.autograd.Function):
+    """Kx with derivative K and K*y with derivative K*, which save nothing."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, operator: Radon) -> Tensor:
-        return operator.project(x)
+    def forward(t: Tensor, operator: Radon, adjoint: bool) -> Tensor:
+        return operator.spread(t) if adjoint else operator.project(t)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.operator = inputs[1]
+        _, ctx.operator, ctx.adjoint = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Spread.apply(grad, ctx.operator), None  # type: ignore[no-untyped-call]
+        return _along_rays(grad, ctx.operator, not ctx.adjoint), None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: Any) -> Any:
-        return _Projected.apply(tangent, ctx.operator)  # type: ignore[no-untyped-call]
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        return _along_rays(tangent, ctx.operator, ctx.adjoint)
 
 
-class _Spread(torch.autograd.Function):
-    """K*y with derivative K*."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(y: Tensor, operator: Radon) -> Tensor:
-        return operator.spread(y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.operator = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Projected.apply(grad, ctx.operator), None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: Any) -> Any:
-        return _Spread.apply(tangent, ctx.operator)  # type: ignore[no-untyped-call]
+def _along_rays(t: Tensor, operator: Radon, adjoint: bool) -> Tensor:
+    found: Tensor = _AlongRays.apply(t, operator, adjoint)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _reaching_corners(size: int) -> int:

@@ -13,9 +13,10 @@ from torch import Tensor
 from legato._support.checks import outside_transforms
 from legato._support.constants import held_constant
 from legato._support.memory import Memory, recall
-from legato._support.tree import Var, real_dtype
+from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator, by_parts, lanczos_norm
+from legato.operators.dense import require_vector
 
 
 @dataclass(frozen=True)
@@ -125,31 +126,17 @@ class Sparse(Operator):
         return self.values.detach().new_zeros(self.shape[1])
 
     def __call__(self, x: Var) -> Var:
-        self._require(x, self.shape[1], "Ax")
+        require_vector(x, self.values, self.shape, self.shape[1], "Ax")
         return self._apply(self.values, x, False)
 
     def adjoint(self, y: Var) -> Var:
-        self._require(y, self.shape[0], "Aᵀy")
+        require_vector(y, self.values, self.shape, self.shape[0], "Aᵀy")
         return self._apply(self.values.conj_physical(), y, True)
 
     def _apply(self, values: Tensor, x: Tensor, transposed: bool) -> Tensor:
         if x.is_complex() and not values.is_complex():
             return by_parts(partial(self._apply, values, transposed=transposed), x)
         return _product(values, x, self._pattern, transposed)
-
-    def _require(self, v: Tensor, size: int, product: str) -> None:
-        if self.values.is_complex() and not v.is_complex():
-            raise InputError(f"{product}: the matrix is complex but the vector real.")
-        if real_dtype(v.dtype) != real_dtype(self.values.dtype):
-            raise InputError(
-                f"{product}: the matrix is {self.values.dtype} but the vector {v.dtype}. Convert "
-                "one of them; legato never mixes precisions silently."
-            )
-        if v.shape[-1:] != (size,):
-            raise InputError(
-                f"{product} needs a last axis of size {size} for A of shape {self.shape}, but the "
-                f"vector has shape {tuple(v.shape)}."
-            )
 
     def norm(self, like: Var | None = None) -> Tensor:
         """‖A‖₂, at most 1 % too large; remembered until an entry changes, and never attached."""
