@@ -6,6 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import brentq
 
 import legato as lg
 from draws import randn
@@ -103,13 +104,70 @@ def test_a_regression_with_a_sparse_loss_is_solved():
     assert float(rest.abs().max()) < 1e-8
 
 
-@pytest.mark.parametrize(("alpha", "words"), [(0.5, "between 1"), (2.5, "between 1")])
-def test_other_alphas_are_refused(alpha, words):
-    with pytest.raises(InputError, match=words):
-        lg.SoftMaximum(alpha)
-    with pytest.raises(InputError, match=words):
-        lg.Tsallis(torch.tensor(alpha))
-    with pytest.raises(InputError, match="one number"):
-        lg.SoftMaximum(torch.ones(2))
+def bisected(x, alpha):
+    """α-entmax for numbers by SciPy's root finder: p = max((α − 1)x − τ, 0)^{1/(α − 1)}."""
+    kappa = alpha - 1
+
+    def p(tau):
+        height = kappa * x - tau
+        return np.where(height > 0, np.abs(height) ** (1 / kappa), 0.0 if kappa > 0 else np.inf)
+
+    largest, n = (kappa * x).max() if kappa > 0 else (kappa * x).min(), len(x)
+    ends = sorted((largest - 1, largest - float(n) ** -kappa))
+    tau = brentq(lambda t: p(t).sum() - 1, ends[0], ends[1], xtol=1e-15, rtol=1e-14)
+    return p(tau)
+
+
+@pytest.mark.parametrize("size", [0.3, 3.0, 30.0])
+def test_any_positive_alpha(size):
+    """Full supports below 1, infinite slopes beyond 2; one α for each row."""
+    x = size * randn(6, 7, seed=8)
+    alphas = torch.tensor([0.3, 0.8, 0.97, 1.3, 2.25, 3.0]).double()[:, None]
+    found = lg.SoftMaximum(alphas).grad(x)
+    for row, alpha, p in zip(x, alphas, found, strict=True):
+        np.testing.assert_allclose(p.numpy(), bisected(row.numpy(), float(alpha)), atol=1e-9)
+        torch.testing.assert_close(lg.SoftMaximum(float(alpha)).grad(row), p)
+    single = lg.SoftMaximum(alphas[:5].float()).grad(x[:5].float())
+    torch.testing.assert_close(single.double(), found[:5], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.4, 0.999, 1.0, 1.001, 2.25])
+def test_slopes_in_any_alpha(alpha):
+    """Also at α = 1, where the formula is 0/0, and below it; first and second."""
+    x = 0.5 * randn(2, 4, seed=9).requires_grad_()
+    learned = torch.tensor([[alpha], [1.3]]).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda t, a: lg.SoftMaximum(a).grad(t), (x, learned))
+    assert torch.autograd.gradcheck(lambda t, a: lg.SoftMaximum(a)(t), (x, learned))
+    assert torch.autograd.gradgradcheck(lambda t, a: lg.SoftMaximum(a).grad(t), (x, learned))
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.25, 2.0, 2.25])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entries_of_minus_infinity_are_left_out(alpha, dtype):
+    x = torch.cat((randn(2, 3, seed=10), torch.full((2, 2), -torch.inf)), -1).to(dtype)
+    x.requires_grad_()
+    f = lg.SoftMaximum(alpha)
+    torch.testing.assert_close(f(x), f(x[:, :3]))
+    assert not f.grad(x)[:, 3:].any()
+    (slope,) = torch.autograd.grad(f(x), x)
+    torch.testing.assert_close(slope, f.grad(x).detach())
+
+
+def test_beyond_sparsemax_there_is_no_lipschitz_constant():
+    assert lg.SoftMaximum(2.0).lipschitz() == 1.0
+    assert lg.SoftMaximum(2.1).lipschitz() is None
+    assert lg.SoftMaximum(torch.tensor([1.5, 3.0])).lipschitz() is None
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, torch.inf, torch.nan])
+def test_other_alphas_are_refused(alpha):
+    for make in (lg.SoftMaximum, lambda a: lg.Tsallis(torch.tensor(a))):
+        with pytest.raises(InputError, match="larger than 0"):
+            make(alpha)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(InputError, match="alpha has shape"):
+        lg.SoftMaximum(torch.full((2,), 1.5)).grad(torch.zeros(3, 4))
     with pytest.raises(InputError, match="needs an axis"):
         lg.SoftMaximum(1.5)(torch.tensor(1.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from legato._support.checks import holds, require_tensor_or_number
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.functions.base import Function, indicator
-from legato.functions.norms import coupled_along
+from legato.functions.norms import coupled_along, require_one_each
 
 _HALVINGS = {torch.float32: 30, torch.float64: 60}
 """Until an interval of length 1 is as short as rounding."""
@@ -27,13 +29,11 @@ class _OnTheSimplex(Function):
     def __post_init__(self) -> None:
         name = type(self).__name__
         require_tensor_or_number(self.alpha, f"alpha of {name}")
-        if isinstance(self.alpha, Tensor) and self.alpha.numel() != 1:
-            raise InputError(f"alpha of {name} is one number, not {tuple(self.alpha.shape)}.")
-        least = (self.alpha > 1) if isinstance(self.alpha, Tensor) else (self.alpha >= 1)
-        if not holds(least & (self.alpha <= 2)):
+        if not holds((self.alpha > 0) & (self.alpha < torch.inf)):
+            worst = self.alpha.detach().min() if isinstance(self.alpha, Tensor) else self.alpha
             raise InputError(
-                f"alpha of {name} lies between 1, softmax, and 2, sparsemax, not at "
-                f"{float(self.alpha):g}; a tensor, which may be learned, is larger than 1."
+                f"alpha of {name} is larger than 0, not {float(worst):g}: 1 is softmax, 2 is "
+                "sparsemax."
             )
 
     @property
@@ -44,17 +44,24 @@ class _OnTheSimplex(Function):
     def _is_softmax(self) -> bool:
         return not isinstance(self.alpha, Tensor) and self.alpha == 1
 
+    def _check(self, x: Tensor) -> None:
+        if x.ndim == 0:
+            raise InputError(f"{self!r} needs an axis, but x has shape (): it is one number.")
+        if isinstance(self.alpha, Tensor) and self.alpha.ndim > 0:
+            require_one_each(self.alpha, x.narrow(self.dim, 0, 1), f"{type(self).__name__}: alpha")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftMaximum(_OnTheSimplex):
-    r"""A smooth largest entry along ``dim``, whose gradient is α-entmax; L = 1.
+    r"""A smooth largest entry along ``dim``, whose gradient is α-entmax; L = 1 for α ≤ 2.
 
     .. math:: f(x) = \max_{p ∈ Δ}\; ⟨p, x⟩ − Ω_α(p), \qquad ∇f(x) = p
 
     α = 1 is log-sum-exp with softmax; α = 2 has sparsemax, the projection onto the simplex; from
-    α > 1 on, probabilities may be 0. α may be learned. Its conjugate Ω is :class:`Tsallis`, and
+    α > 1 on, probabilities may be 0. Any α > 0 is one number, or one for each slice, and may be
+    learned. Entries of −∞ are left out. Its conjugate Ω is :class:`Tsallis`, and
     f(x) + Ω(q) − ⟨q, x⟩ the Fenchel–Young loss of x for a target q.
-    Reference: Peters, Niculae, Martins (2019).
+    Reference: Peters, Niculae, Martins (2019); Correia, Niculae, Martins (2019).
 
     >>> x = torch.tensor([1.0, 0.5, -2.0])
     >>> lg.SoftMaximum(1.0).grad(x).round(decimals=3), lg.SoftMaximum(2.0).grad(x)
@@ -67,19 +74,20 @@ class SoftMaximum(_OnTheSimplex):
     dim: int = -1
 
     def summands(self, x: Var) -> Tensor:
+        self._check(x)
         if self._is_softmax:
             return torch.logsumexp(x, self.dim, keepdim=True)
         p = self.grad(x)
-        return (p * x - tsallis(p, self.alpha)).sum(self.dim, keepdim=True)
+        gain = p * torch.where(torch.isneginf(x), 0.0, x)
+        return (gain - tsallis(p, self.alpha)).sum(self.dim, keepdim=True)
 
     def grad(self, x: Var) -> Var:
-        if x.ndim == 0:
-            raise InputError(f"{self!r} needs an axis, but x has shape (): it is one number.")
+        self._check(x)
         return torch.softmax(x, self.dim) if self._is_softmax else entmax(x, self.alpha, self.dim)
 
-    def lipschitz(self) -> float:
-        """Ω″ = p^(α − 2) ≥ 1 on the simplex."""
-        return 1.0
+    def lipschitz(self) -> float | None:
+        """Ω″ = p^(α − 2) ≥ 1 on the simplex for α ≤ 2; beyond, slopes grow as entries vanish."""
+        return 1.0 if holds(self.alpha <= 2) else None
 
     def make_conjugate(self) -> Function:
         return Tsallis(self.alpha, self.dim)
@@ -103,6 +111,7 @@ class Tsallis(_OnTheSimplex):
     dim: int = -1
 
     def summands(self, x: Var) -> Tensor:
+        self._check(x)
         imbalance = (x.sum(self.dim, keepdim=True) - 1).abs()
         inside = torch.clamp(x, min=0)
         entropy = torch.xlogy(inside, inside) if self._is_softmax else tsallis(inside, self.alpha)
@@ -116,38 +125,60 @@ class Tsallis(_OnTheSimplex):
 
 
 def tsallis(p: Tensor, alpha: Any) -> Tensor:
-    """(p^α − p)/(α(α − 1)) entrywise, with derivatives at p = 0."""
+    """(p^α − p)/(α(α − 1)) entrywise, with derivatives at p = 0 and at α = 1."""
     positive = ~(p <= 0)  # NaN stays NaN
-    power = torch.where(positive, torch.where(positive, p, 1.0) ** alpha, 0.0)
-    return (power - p) / (alpha * (alpha - 1))
+    log = torch.log(torch.where(positive, p, 1.0))
+    growth = _smooth_at_0((alpha - 1) * log, torch.expm1, _EXPM1)
+    return torch.where(positive, p * log * growth, 0.0 * p) / alpha
 
 
 def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
-    r"""The p ≥ 0 of sum 1 with p = max((α − 1)x − τ, 0)^{1/(α − 1)}.
+    r"""The p ≥ 0 of sum 1 with p = (1 + κ(x − max x − t))^{1/κ}, κ = α − 1, which is exp for κ = 0.
 
-    τ is found by halving an interval; two steps of Newton's method from there, which autograd sees,
-    give it the derivatives of the root, first and second.
+    t ≥ 0 is found by halving an interval; two steps of Newton's method from there, which autograd
+    sees, give it the derivatives of the root, first and second.
     """
-    scaled = (alpha - 1) * x
+    kappa = torch.as_tensor(alpha, dtype=x.dtype, device=x.device) - 1
+    # Around the largest, so that rounding does not see how far from 0 all are.
+    x = x - x.detach().amax(dim, keepdim=True)
+    seen = ~torch.isneginf(x)
+    x = torch.where(seen, x, 0.0)
     with torch.no_grad():
-        top = scaled.amax(dim, keepdim=True)
-        power = torch.as_tensor(1 / (alpha - 1), dtype=x.dtype, device=x.device)
-        lo, length = top - 1, 1.0
+        # The largest p is at most 1 and at least 1/n.
+        log_n = torch.log(torch.as_tensor(float(x.shape[dim]), dtype=x.dtype, device=x.device))
+        length = log_n * _smooth_at_0(-kappa * log_n, torch.expm1, _EXPM1)
+        root = torch.zeros_like(x.narrow(dim, 0, 1))
         for _ in range(_HALVINGS.get(x.dtype, 60)):
             length = length / 2
-            middle = lo + length
-            total = (torch.clamp(scaled - middle, min=0) ** power).sum(dim, keepdim=True)
-            lo = torch.where(total >= 1, middle, lo)
-        support = ~(scaled <= lo)  # NaN is in it, and stays
-    # Around the largest, so that rounding does not see how far from 0 all are.
-    scaled, root = scaled - top, lo - top
+            p, _ = _power(x - (root + length), kappa, seen)
+            root = torch.where(p.sum(dim, keepdim=True) >= 1, root + length, root)
     for _ in range(2):
-        height = torch.where(support, scaled - root, 1.0)
-        height = torch.where(height <= 0, torch.finfo(x.dtype).tiny, height)
-        power = 1 / (alpha - 1)
-        total = torch.where(support, height**power, 0.0).sum(dim, keepdim=True)
-        slope = torch.where(support, power * height ** (power - 1), 0.0).sum(dim, keepdim=True)
-        root = root + (total - 1) / slope
-    height = torch.where(support, scaled - root, 1.0)
-    height = torch.where(height <= 0, torch.finfo(x.dtype).tiny, height)
-    return torch.where(support, height ** (1 / (alpha - 1)), 0.0)
+        p, slope = _power(x - root, kappa, seen)
+        excess = p.sum(dim, keepdim=True) - 1
+        # Beyond sparsemax slopes are infinite where p vanishes: a step would only add noise.
+        excess = torch.where(kappa > 1, excess - excess.detach(), excess)
+        root = root + excess / slope.sum(dim, keepdim=True)
+    return _power(x - root, kappa, seen)[0]
+
+
+def _power(z: Tensor, kappa: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """(1 + κz)^{1/κ} and its slope in z; 0 where 1 + κz ≤ 0, and for what is not seen."""
+    inside = seen & ~(1 + kappa * z <= 0)  # NaN is inside, and stays
+    z = torch.where(inside, z, 0.0)
+    p = torch.exp(z * _smooth_at_0(kappa * z, torch.log1p, _LOG1P))
+    p = torch.where(inside, p, 0.0)
+    return p, p / (1 + kappa * z)
+
+
+_LOG1P = [(-1.0) ** k / (k + 1) for k in range(9)]
+_EXPM1 = [1 / math.factorial(k + 1) for k in range(9)]
+
+
+def _smooth_at_0(u: Tensor, function: Callable[[Tensor], Tensor], series: list[float]) -> Tensor:
+    """function(u)/u by its series near u = 0, where derivatives of the quotient would be noise."""
+    near = u.abs() < 0.02
+    little, much = torch.where(near, u, 0.0), torch.where(near, 1.0, u)
+    total = torch.full_like(little, series[-1])
+    for coefficient in reversed(series[:-1]):
+        total = coefficient + little * total
+    return torch.where(near, total, function(much) / much)
