@@ -272,6 +272,8 @@ REFUSED = {
     ),
     "no angles": (lambda: lg.Radon([], 4), "at least one angle"),
     "an angle twice": (lambda: lg.Radon([0.1, 0.1 + math.pi], 4), "Two angles"),
+    "angles in degrees": (lambda: lg.Radon(torch.arange(0, 180, 10), 4), "torch.deg2rad"),
+    "a kernel of nothing": (lambda: lg.Blur(torch.ones(0, 3)), "at least one entry"),
     "an angle that is NaN": (lambda: lg.Radon([math.nan], 4), "NaN"),
     "an image of another size": (lambda: lg.Radon([0.0], 5)(IMAGE), "of shape"),
     "a sinogram of another size": (lambda: lg.Radon([0.0], 4).adjoint(IMAGE), "one row an angle"),
@@ -293,3 +295,28 @@ def test_bad_input_is_refused_in_words(name):
     make, words = REFUSED[name]
     with pytest.raises(InputError, match=words):
         make()
+
+
+class Twice(lg.Operator):
+    """An operator as somebody would write it first: its norm is a number."""
+
+    def __call__(self, x):
+        return 2 * x
+
+    def adjoint(self, y):
+        return 2 * y
+
+    def norm(self, like=None):
+        return 2.0
+
+
+@pytest.mark.parametrize("algorithm", [None, lg.ADMM()], ids=["default", "ADMM"])
+def test_a_norm_may_be_a_number(algorithm):
+    y = randn(5, seed=1)
+    for energy, expected in (
+        (lg.LeastSquares(Twice(), y) + lg.L1(0.1), lg.L1(0.1 / 4).prox(y / 2)),
+        (lg.SquaredDistance(y) + lg.L1(0.1) @ Twice(), lg.L1(0.2).prox(y)),
+    ):
+        x = lg.solve(energy, algorithm, stop=lg.Stop(2000, tol=1e-10)).x
+        torch.testing.assert_close(x, expected, atol=1e-7, rtol=0)
+    assert Twice().norm(y.float()).dtype == torch.float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,6 +21,20 @@ from legato._support.tree import Var, tree_map
 from legato.errors import InputError
 
 
+def _as_tensor(norm: Callable[..., Any]) -> Callable[..., Tensor]:
+    """What a norm returns, as a tensor beside its example."""
+
+    @functools.wraps(norm)
+    def found(self: Operator, like: Var | None = None) -> Tensor:
+        size = norm(self, like)
+        if isinstance(size, Tensor):
+            return size
+        number = torch.tensor(float(size))
+        return number if like is None else number.to(tree.real_like(tree.leaves(like)[0]))
+
+    return found
+
+
 class Operator(Holder, ABC):
     """A linear map K with its adjoint, ⟨Kx, y⟩ = ⟨x, K*y⟩.
 
@@ -31,6 +46,12 @@ class Operator(Holder, ABC):
     >>> torch.allclose((K(x) * y).sum(), (x * K.adjoint(y)).sum(), atol=1e-5)
     True
     """
+
+    def __init_subclass__(cls, **others: Any) -> None:
+        """The norm of a class of your own may be a number: it becomes a tensor."""
+        super().__init_subclass__(**others)
+        if "norm" in vars(cls):
+            cls.norm = _as_tensor(cls.norm)  # type: ignore[method-assign]
 
     @abstractmethod
     def __call__(self, x: Var) -> Var:

@@ -48,6 +48,11 @@ class Convolution(Operator):
                 "Convolution needs a kernel of shape (out, in, *size) with one to three spatial "
                 f"axes, not {tuple(self.kernel.shape)}."
             )
+        if self.kernel.numel() == 0:
+            raise InputError(
+                f"A kernel needs at least one entry, but this one has shape "
+                f"{tuple(self.kernel.shape)}."
+            )
         if self.boundary not in ("zero", "circular", "mirror"):
             raise InputError(
                 f"boundary must be 'zero', 'circular' or 'mirror', not {self.boundary!r}."

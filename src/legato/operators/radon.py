@@ -214,6 +214,11 @@ def _angles(angles: Any) -> tuple[float, ...]:
         raise InputError("Radon needs at least one angle.")
     if not all(map(math.isfinite, found)):
         raise InputError("An angle of Radon is NaN or infinite.")
+    if max(map(abs, found)) > 2 * math.pi and all(a == int(a) for a in found):
+        raise InputError(
+            f"The angles of Radon are radians, but these are whole numbers up to {max(found):g}. "
+            "If they are degrees: torch.deg2rad(angles)."
+        )
     turned = sorted(a % math.pi for a in found)
     gaps = [b - a for a, b in zip(turned, [*turned[1:], turned[0] + math.pi], strict=True)]
     if len(found) > 1 and min(gaps) < 1e-9:

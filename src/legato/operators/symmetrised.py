@@ -50,7 +50,7 @@ class SymmetrisedGradient(Operator):
     def _components(self, t: Tensor, count: int, what: str) -> tuple[Tensor, ...]:
         if t.ndim < -self._axis or t.shape[self._axis] != count:
             raise InputError(
-                f"{what} {self!r} needs {count} components on axis {self._axis}, but got shape "
+                f"{what}{self!r} needs {count} components on axis {self._axis}, but got shape "
                 f"{tuple(t.shape)}."
             )
         return t.unbind(self._axis)
@@ -72,7 +72,7 @@ class SymmetrisedGradient(Operator):
 
     def adjoint(self, y: Var) -> Var:
         count = len(self.dims)
-        rows = self._components(y, count * (count + 1) // 2, "The adjoint of")
+        rows = self._components(y, count * (count + 1) // 2, "The adjoint of ")
         found = [self._backward_adjoint(rows[k], self.dims[k]) for k in range(count)]
         for row, (k, m) in zip(rows[count:], combinations(range(count), 2), strict=True):
             half = row / math.sqrt(2)
