@@ -205,6 +205,42 @@ case(
     feasible=lambda s: 0.1 * rand(2, 4, 3, seed=s),
 )
 case(
+    lg.SpectralNorm,
+    build=lambda w: (lg.SpectralNorm(w), E),
+    parameters=(one(1.2),),
+    feasible=_free,
+    solver_tolerance=1e-10,
+    model=lambda x: (a * 1.2 * cp.sigma_max(x) + _sq(x), []),
+)
+case(
+    lg.SpectralNorm,
+    y=MATRICES,
+    build=lambda w: (lg.SpectralNorm(w), E),
+    parameters=(0.5 + rand(2, 1, 1, seed=46),),
+    feasible=lambda s: 3 * randn(2, 3, 4, seed=s),
+)
+case(
+    lg.NuclearBall,
+    build=lambda r: (lg.NuclearBall(r), E),
+    parameters=(one(1.2),),
+    feasible=lambda s: 0.1 * rand(3, 4, seed=s),
+    solver_tolerance=1e-10,
+    model=lambda x: (_sq(x), [cp.normNuc(x) <= 1.2]),
+)
+case(
+    lg.NuclearBall,
+    y=MATRICES.mT.contiguous(),
+    build=lambda r: (lg.NuclearBall(r), E),
+    parameters=(0.5 + rand(2, 1, 1, seed=46),),
+    feasible=lambda s: 0.1 * rand(2, 4, 3, seed=s),
+)
+case(
+    lg.functions.Hankel,
+    build=lambda: (lg.functions.Hankel(), E),
+    feasible=lambda s: lg.functions.Hankel().prox(_free(s)),
+    model=lambda x: (_sq(x), [x[i, j] == x[i - 1, j + 1] for i in (1, 2) for j in range(3)]),
+)
+case(
     lg.SecondOrderCone,
     build=lambda: (lg.SecondOrderCone(), E),
     feasible=lambda s: torch.cat([_free(s).norm(dim=-1, keepdim=True), _free(s)[:, 1:]], -1),
@@ -239,6 +275,31 @@ case(
         _sq(x),
         [cp.sum(cp.multiply(_np(randn(3, 4, seed=49)), x), 1) <= _np(randn(3, seed=50))],
     ),
+)
+BUDGET, SHARES = 1.2 + rand(3, 1, seed=51), randn(4, seed=52)
+case(
+    lg.BoxSection,
+    build=lambda c: (lg.BoxSection(c), E),
+    parameters=(BUDGET,),
+    feasible=lambda s: lg.BoxSection(BUDGET).prox(_free(s)),
+    model=lambda x: (_sq(x), [x >= 0, x <= 1, cp.sum(x, axis=1) == _np(BUDGET)[:, 0]]),
+)
+case(
+    lg.BoxSection,
+    build=lambda c, w, hi: (lg.BoxSection(c, w, -torch.inf, hi), E),
+    parameters=(one(0.3), SHARES, 0.1 + rand(3, 4, seed=53)),
+    feasible=lambda s: lg.BoxSection(one(0.3), SHARES, -torch.inf, 0.1 + rand(3, 4, seed=53)).prox(
+        _free(s)
+    ),
+    model=lambda x: (_sq(x), [x <= _np(0.1 + rand(3, 4, seed=53)), x @ _np(SHARES) == 0.3]),
+)
+case(
+    lg.BoxSection,
+    build=lambda w, lo: (lg.BoxSection(-0.5, w, lo, 0.4, dim=0), E),
+    parameters=(0.5 + rand(3, 1, seed=54), -1 - rand(4, seed=55)),
+    feasible=lambda s: lg.BoxSection(
+        -0.5, 0.5 + rand(3, 1, seed=54), -1 - rand(4, seed=55), 0.4, dim=0
+    ).prox(_free(s)),
 )
 case(
     lg.SortedL1,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         AffineSet as AffineSet,
         AsymmetricL1 as AsymmetricL1,
         Box as Box,
+        BoxSection as BoxSection,
         BregmanTerm as BregmanTerm,
         Denoiser as Denoiser,
         Equality as Equality,
@@ -57,10 +58,12 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         MaxEntry as MaxEntry,
         Monotone as Monotone,
         Nuclear as Nuclear,
+        NuclearBall as NuclearBall,
         Quantile as Quantile,
         SortedL1 as SortedL1,
         SparseGroupL1 as SparseGroupL1,
         SpectralBall as SpectralBall,
+        SpectralNorm as SpectralNorm,
         TotalVariation1D as TotalVariation1D,
         IsotropicTV as IsotropicTV,
         L2Ball as L2Ball,
@@ -148,12 +151,13 @@ _HOMES = {
     "energy": "split",
     "engine": "Compiled Eager Engine Replayed",
     "functions": (
-        "L1 AffineSet AsymmetricL1 Box BregmanTerm Denoiser Equality Function GroupL1 Halfspaces "
-        "Hinge Huber IsotropicTV KullbackLeibler L1Ball L2Ball L2Norm LeastSquares Linear LInfBall "
-        "LInfNorm Logistic MaxEntry Monotone NegativeEntropy NonNegative Nuclear "
-        "PositiveSemidefinite Quadratic Quantile SecondOrderCone Separable Simplex Smooth "
-        "SoftMaximum SortedL1 SparseGroupL1 SpectralBall SquaredDistance SquaredNorm "
-        "TotalVariation1D Tsallis Zero mirror_prox prox register_prox registered_pairs"
+        "L1 AffineSet AsymmetricL1 Box BoxSection BregmanTerm Denoiser Equality Function GroupL1 "
+        "Halfspaces Hinge Huber IsotropicTV KullbackLeibler L1Ball L2Ball L2Norm LeastSquares "
+        "Linear LInfBall LInfNorm Logistic MaxEntry Monotone NegativeEntropy NonNegative Nuclear "
+        "NuclearBall PositiveSemidefinite Quadratic Quantile SecondOrderCone Separable Simplex "
+        "Smooth SoftMaximum SortedL1 SparseGroupL1 SpectralBall SpectralNorm SquaredDistance "
+        "SquaredNorm TotalVariation1D Tsallis Zero mirror_prox prox register_prox "
+        "registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
     "gradients": (

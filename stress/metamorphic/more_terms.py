@@ -14,8 +14,8 @@ from metamorphic.subject import Inputs, Numbers
 
 Draw = Callable[[Numbers], Inputs]
 SETS = (
-    "AffineSet", "Halfspaces", "L1Ball", "Monotone", "PositiveSemidefinite", "SecondOrderCone",
-    "SpectralBall",
+    "AffineSet", "BoxSection", "Halfspaces", "Hankel", "L1Ball", "Monotone", "NuclearBall",
+    "PositiveSemidefinite", "SecondOrderCone", "SpectralBall",
 )  # fmt: skip
 ENTRIES = {"permuted": {"x": (-1,)}}
 LABELS = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
@@ -73,6 +73,10 @@ def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
         "TotalVariation1D": (_vector, lambda t: lg.TotalVariation1D(t["w"]), {}),
         "Nuclear": (_matrix, lambda t: lg.Nuclear(t["w"]), ENTRIES),
         "SpectralBall": (_matrix, lambda t: lg.SpectralBall(t["w"]), ENTRIES),
+        "SpectralNorm": (_matrix, lambda t: lg.SpectralNorm(t["w"]), ENTRIES),
+        "NuclearBall": (_matrix, lambda t: lg.NuclearBall(t["w"]), ENTRIES),
+        "Hankel": (lambda n: {"x": n.normal(3, 4)}, lambda t: fn.Hankel(), {}),
+        "BoxSection": (_vector, lambda t: lg.BoxSection(t["w"]), ENTRIES),
         "MCP": (_vector, lambda t: fn.MCP(t["w"]), ENTRIES),
         "SCAD": (_vector, lambda t: fn.SCAD(t["w"]), ENTRIES),
         "LogSum": (_vector, lambda t: fn.LogSum(t["w"]), ENTRIES),

@@ -7,7 +7,7 @@ import torch
 import legato as lg
 from draws import crandn, rand, randn
 from legato.errors import InputError
-from legato.functions import L0, MCP, SCAD, LogSum
+from legato.functions import L0, MCP, SCAD, L0Ball, LogSum
 from legato.testing import check_function, check_operator, check_prox
 from makers import PROX_CASES, E, complex_operators
 
@@ -39,6 +39,9 @@ FUNCTIONS = {
     "SparseGroupL1": lg.SparseGroupL1(0.4, 0.9),
     "Nuclear": lg.Nuclear(0.9),
     "SpectralBall": lg.SpectralBall(1.1),
+    "SpectralNorm": lg.SpectralNorm(1.1),
+    "NuclearBall": lg.NuclearBall(1.1),
+    "Hankel": lg.functions.Hankel(),
     "Huber": lg.Huber(0.7, 1.3),
     "Equality": lg.Equality(C),
     "Linear": lg.Linear(C),
@@ -77,7 +80,7 @@ def test_laws_of_smooth_functions(name):
     check_function(SMOOTH[name], crandn(4, seed=6))
 
 
-@pytest.mark.parametrize("g", [L0(0.5), MCP(0.7), SCAD(0.7), LogSum(0.7, 0.5)], ids=repr)
+@pytest.mark.parametrize("g", [L0(0.5), L0Ball(2), MCP(0.7), SCAD(0.7), LogSum(0.7, 0.5)], ids=repr)
 def test_penalties_that_are_not_convex_keep_phases(g):
     x = g.prox(Y, 0.4)
     torch.testing.assert_close(x.abs(), g.prox(Y.abs(), 0.4))

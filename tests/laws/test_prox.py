@@ -136,6 +136,11 @@ CONJUGATES = {
     "L1Ball": lg.L1Ball(1.4),
     "Nuclear": lg.Nuclear(1.4),
     "SpectralBall": lg.SpectralBall(1.4),
+    "SpectralNorm": lg.SpectralNorm(1.4),
+    "NuclearBall": lg.NuclearBall(1.4),
+    "Hankel": lg.functions.Hankel(),
+    "BoxSection": lg.BoxSection(1.5),
+    "BoxSection of weights": lg.BoxSection(0.3, randn(4, seed=9), -1.0, torch.inf),
     "SortedL1": lg.SortedL1(torch.tensor([1.7, 1.1, 0.6, 0.3]).double()),
     "SparseGroupL1": lg.SparseGroupL1(0.4, 0.7),
     "SecondOrderCone": lg.SecondOrderCone(),
@@ -296,6 +301,12 @@ CONVENTIONS = {
     "L1Ball on its boundary": (lambda t: lg.L1Ball(t), W1, -1.0, 1.0, None),
     "L1Ball of radius 0": (lambda t: lg.L1Ball(t), W0, -2.0, 0.0, -1.0),
     "L1Ball of radius 0, y = 0": (lambda t: lg.L1Ball(t), W0, 0.0, 0.0, 0.0),
+    "SpectralNorm on a kink": (lambda t: lg.SpectralNorm(t), W1, -1.0, 0.0, None),
+    "SpectralNorm of weight 0": (lambda t: lg.SpectralNorm(t), W0, -2.0, 1.0, 1.0),
+    "SpectralNorm of weight 0, y = 0": (lambda t: lg.SpectralNorm(t), W0, 0.0, 1.0, 0.0),
+    "NuclearBall on its boundary": (lambda t: lg.NuclearBall(t), W1, -1.0, 1.0, None),
+    "NuclearBall of radius 0": (lambda t: lg.NuclearBall(t), W0, -2.0, 0.0, -1.0),
+    "NuclearBall of radius 0, y = 0": (lambda t: lg.NuclearBall(t), W0, 0.0, 0.0, 0.0),
     "SortedL1 on a kink": (lambda t: lg.SortedL1(t), W1, 1.0, 0.0, None),
     "SortedL1 of weight 0": (lambda t: lg.SortedL1(t), W0, -2.0, 1.0, 1.0),
     "SortedL1 of weight 0, y = 0": (lambda t: lg.SortedL1(t), W0, 0.0, 1.0, 0.0),
@@ -309,7 +320,7 @@ CONVENTIONS = {
 def test_the_derivative_at_a_tie_is_the_one_that_the_docstring_names(name, frozen):
     make, parameter, at, in_y, in_parameter = CONVENTIONS[name]
     t = parameter.clone().requires_grad_(not frozen)
-    y = (at * ONE).requires_grad_()
+    y = (at * ONE.reshape(1, 1)).requires_grad_()  # a vector and a matrix at once
     found = make(t).prox(y).sum()
     leaves = [y] if frozen else [y, t]
     slopes = [None] * len(leaves)  # as of a constant, which an equality is

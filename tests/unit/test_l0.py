@@ -45,3 +45,35 @@ def test_nan_stays():
     x = torch.tensor([0.0, float("nan")]).double()
     assert bool(lg.functions.L0(1.0)(x).isnan())
     assert lg.functions.L0(1.0).prox(x).isnan().tolist() == [False, True]
+
+
+def test_the_largest_entries_are_kept():
+    y = torch.tensor([[1.0, -3.0, 2.0, -2.0], [0.5, 0.0, 0.2, 0.1]]).double()
+    ball = lg.functions.L0Ball(2)
+    kept = torch.tensor([[0.0, -3.0, 2.0, 0.0], [0.5, 0.0, 0.2, 0.0]]).double()
+    torch.testing.assert_close(ball.prox(y), kept)  # of equals the first
+    torch.testing.assert_close(ball.prox(y, 7.0), kept)
+    torch.testing.assert_close(lg.functions.L0Ball(1, dim=0).prox(y)[1], torch.zeros(4).double())
+    assert ball(kept) == 0
+    assert ball(y) == torch.inf
+    assert ball(torch.tensor([torch.nan, 0.0])).isnan()
+    assert ball.prox(torch.tensor([1.0, torch.nan, 2.0, 3.0])).isnan().any()
+    assert not lg.functions.L0Ball(0).prox(y).any()
+    torch.testing.assert_close(lg.functions.L0Ball(9).prox(y), y)
+    slope = torch.autograd.functional.jacobian(ball.prox, y[0])
+    torch.testing.assert_close(slope, torch.diag((kept[0] != 0).double()))
+
+
+def test_hard_thresholding_finds_a_sparse_vector():
+    A = torch.linalg.qr(normal(30, 12, seed=1))[0]
+    truth = torch.zeros(12).double()
+    truth[[2, 5]] = torch.tensor([1.5, -2.0]).double()
+    energy = lg.LeastSquares(A, A @ truth) + lg.functions.L0Ball(2)
+    x = lg.solve(energy, lg.ForwardBackward(inertia=0.0), stop=lg.Stop(500, tol=1e-12)).x
+    torch.testing.assert_close(x, truth, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True])
+def test_a_count_is_a_whole_number(count):
+    with pytest.raises(InputError, match="whole number"):
+        lg.functions.L0Ball(count)

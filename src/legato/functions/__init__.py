@@ -5,12 +5,13 @@ from legato.functions.affine import Equality, Linear, Zero
 from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
+from legato.functions.box_section import BoxSection
 from legato.functions.cones import PositiveSemidefinite, SecondOrderCone
 from legato.functions.denoiser import Denoiser
 from legato.functions.entmax import SoftMaximum, Tsallis
-from legato.functions.flats import AffineSet, Halfspaces
+from legato.functions.flats import AffineSet, Halfspaces, Hankel
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
-from legato.functions.l0 import L0
+from legato.functions.l0 import L0, L0Ball
 from legato.functions.l2_norm import L2Norm
 from legato.functions.largest import L1Ball, LInfNorm, MaxEntry
 from legato.functions.losses import Hinge, Huber, Quantile
@@ -24,7 +25,7 @@ from legato.functions.smooth import LeastSquares, Logistic, Quadratic, Smooth
 from legato.functions.smoothing import LogBarrier, SmoothAbsolute
 from legato.functions.sorted_l1 import SortedL1
 from legato.functions.sparse_group import SparseGroupL1
-from legato.functions.spectral import Nuclear, SpectralBall
+from legato.functions.spectral import Nuclear, NuclearBall, SpectralBall, SpectralNorm
 from legato.functions.sums import Successive
 from legato.functions.variation import IsotropicTV
 from legato.functions.variation_1d import TotalVariation1D
@@ -37,6 +38,7 @@ __all__ = [
     "AffineSet",
     "AsymmetricL1",
     "Box",
+    "BoxSection",
     "BregmanTerm",
     "Composed",
     "Conjugate",
@@ -45,10 +47,12 @@ __all__ = [
     "Function",
     "GroupL1",
     "Halfspaces",
+    "Hankel",
     "Hinge",
     "Huber",
     "IsotropicTV",
     "KullbackLeibler",
+    "L0Ball",
     "L1Ball",
     "L2Ball",
     "L2Norm",
@@ -64,6 +68,7 @@ __all__ = [
     "NegativeEntropy",
     "NonNegative",
     "Nuclear",
+    "NuclearBall",
     "PositiveSemidefinite",
     "Quadratic",
     "Quantile",
@@ -78,6 +83,7 @@ __all__ = [
     "SortedL1",
     "SparseGroupL1",
     "SpectralBall",
+    "SpectralNorm",
     "SquaredDistance",
     "SquaredNorm",
     "Successive",

@@ -1,4 +1,4 @@
-"""Flat sets: where linear equations hold, and one side of a plane."""
+"""Flat sets: where linear equations hold, matrices of a pattern, and one side of a plane."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import describe, is_concrete, require_tensor
-from legato._support.tree import Var, sum_beyond
+from legato._support.tree import Var, real_dtype, sum_beyond
 from legato.errors import InputError
 from legato.functions.base import indicator
 from legato.functions.prox import register_prox
@@ -99,6 +99,63 @@ class AffineSet(_AlongTheLastAxis):
 @register_prox(AffineSet, Euclidean)
 def _(g: AffineSet, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
     return y - _times(g.A.mT, g.multipliers(y, g.b))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Hankel(Indicator):
+    r"""The indicator of matrices, the last two axes of x, that are constant along antidiagonals.
+
+    .. math:: x_{ij} = h_{i+j}, \qquad \mathrm{prox}(y)_{ij} = \text{the mean of } y_{kl}
+        \text{ with } k + l = i + j
+
+    Its conjugate is 0 where the sums along antidiagonals are, and +∞ elsewhere. There are no ties.
+    Together with :class:`Nuclear` it finds sums of few exponentials.
+    Reference: Fazel, Pong, Sun, Tseng (2013).
+
+    >>> legato.functions.Hankel().prox(torch.tensor([[1.0, 2.0], [4.0, 5.0]]))
+    tensor([[1., 3.],
+            [3., 5.]])
+    """
+
+    takes_complex: ClassVar[bool] = True
+
+    def violation(self, x: Var) -> Tensor:
+        return (x - _averaged(x)).abs()
+
+    @property
+    def coupled(self) -> int:
+        return 2
+
+    def prox_couples(self) -> tuple[int, ...]:
+        return (-2, -1)
+
+    def kinks(self, y: Tensor, step: Any) -> Tensor:
+        return torch.full_like(y, torch.inf, dtype=real_dtype(y.dtype))
+
+    def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
+        return sum_beyond(indicator(_averaged(y).abs()), batch)
+
+
+def _averaged(x: Tensor) -> Tensor:
+    """Means along antidiagonals, in their place."""
+    if x.ndim < 2:
+        raise InputError(
+            f"Hankel() takes matrices, the last two axes of x, but x has shape {tuple(x.shape)}."
+        )
+    rows, columns = x.shape[-2:]
+    down, along = torch.arange(rows, device=x.device), torch.arange(columns, device=x.device)
+    number = (down[:, None] + along).flatten()
+    all_of_them = max(rows + columns - 1, 1)
+    place = torch.arange(all_of_them, device=x.device)
+    count = torch.minimum(place + 1, all_of_them - place).clamp(max=max(min(rows, columns), 1))
+    sums = x.new_zeros(*x.shape[:-2], all_of_them)
+    means = sums.index_add(-1, number, x.flatten(-2)) / count
+    return means[..., number].unflatten(-1, (rows, columns))
+
+
+@register_prox(Hankel, Euclidean)
+def _(g: Hankel, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
+    return _averaged(y)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""The number of non-zero entries: a penalty with a prox that is not convex."""
+"""The number of non-zero entries, as a penalty and as a limit: proxes that are not convex."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato._support.checks import require_nonnegative
+from legato._support.checks import require_nonnegative, require_whole
 from legato._support.tree import Var
+from legato.errors import InputError
 from legato.functions.base import Function
+from legato.functions.norms import coupled_along
 from legato.functions.prox import register_prox
 from legato.geometry import Euclidean
 
@@ -49,3 +51,54 @@ class L0(Function):
 def _(g: L0, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
     # Asked this way round, NaN stays NaN.
     return torch.where(y * y <= 2 * alpha * g.weight, torch.zeros_like(y), y)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class L0Ball(Function):
+    r"""The indicator of at most ``count`` entries along ``dim`` that are not 0.
+
+    .. math:: \mathrm{prox}(y) = \text{the } k \text{ largest } |y_i|, \text{ 0 elsewhere}
+
+    Not convex: with :class:`~legato.ForwardBackward` it is iterative hard thresholding, which finds
+    a stationary point. At ties, where several are the k-th largest, the first of them are kept.
+    Reference: Blumensath, Davies (2008).
+
+    >>> legato.functions.L0Ball(2).prox(torch.tensor([1.0, -3.0, 2.0]))
+    tensor([ 0., -3.,  2.])
+    """
+
+    count: int
+    dim: int = -1
+    convex: ClassVar[bool] = False
+    of_moduli: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_whole(self.count, "The count of L0Ball", least=0)
+
+    def summands(self, x: Var) -> Tensor:
+        size = _along(self, x).abs()
+        more = (size != 0).sum(self.dim, keepdim=True) > self.count
+        rest = 0 * size.detach().sum(self.dim, keepdim=True)  # which keeps NaN
+        return torch.where(more & ~rest.isnan(), torch.inf, rest)
+
+    @property
+    def coupled(self) -> int | None:
+        return coupled_along(self.dim)
+
+    def prox_couples(self) -> tuple[int, ...]:
+        return (self.dim,)
+
+
+def _along(g: L0Ball, x: Tensor) -> Tensor:
+    if x.ndim == 0:
+        raise InputError(f"{g!r} needs an axis, but x has shape (): it is one number.")
+    return x
+
+
+@register_prox(L0Ball, Euclidean)
+def _(g: L0Ball, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
+    size = torch.nan_to_num(_along(g, y).detach().abs(), nan=torch.inf)  # NaN is kept
+    order = size.argsort(dim=g.dim, descending=True, stable=True)
+    kept = order.narrow(g.dim, 0, min(g.count, y.shape[g.dim]))
+    mask = torch.zeros_like(size, dtype=torch.bool).scatter(g.dim, kept, True)
+    return torch.where(mask, y, torch.zeros_like(y))

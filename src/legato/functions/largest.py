@@ -118,7 +118,7 @@ class L1Ball(Indicator):
         return (self.dim,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return _l1_kinks(y, self.radius, self.dim)
+        return l1_kinks(y, self.radius, self.dim)
 
     def make_conjugate(self) -> Function:
         return LInfNorm(self.radius, self.dim)
@@ -163,7 +163,7 @@ class LInfNorm(Function):
         return (self.dim,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return _l1_kinks(y, step * self.weight, self.dim)
+        return l1_kinks(y, step * self.weight, self.dim)
 
     def make_conjugate(self) -> Function:
         return L1Ball(self.weight, self.dim)
@@ -187,7 +187,7 @@ def project_onto_l1_ball(y: Tensor, radius: Any, dim: int) -> Tensor:
     return torch.where(outside, shrunk, y)
 
 
-def _l1_kinks(y: Tensor, radius: Any, dim: int) -> Tensor:
+def l1_kinks(y: Tensor, radius: Any, dim: int) -> Tensor:
     """Entries at the level and, where that is nearer, the boundary of the ball."""
     size = y.abs()
     cut = level(size, radius, dim)

@@ -91,3 +91,9 @@ def _cut(y: Tensor, t: Tensor) -> Tensor:
     """U [S > t] Vᴴ: what a larger threshold takes away."""
     U, S, V = _decomposed(y)
     return (U * (t[..., 0] < S).to(S.dtype).unsqueeze(-2)) @ V.mH
+
+
+def leading_directions(y: Tensor) -> Tensor:
+    """u vᴴ, summed over the largest singular value of each matrix and its equals."""
+    U, S, V = _decomposed(y)
+    return (U * (S[..., :1] == S).to(S.dtype).unsqueeze(-2)) @ V.mH * (S[..., :1, None] > 0)
