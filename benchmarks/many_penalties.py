@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 import legato as lg
 from legato.sklearn import ElasticNetBilevel, LassoBilevel, LogisticBilevel
-from legato.sklearn.design import Design
+from legato.sklearn.design import Columns, Design
 from legato.sklearn.lower_level import LowerLevel, Squares
 from legato.sklearn.penalties import Groups, Weights
 
@@ -82,9 +82,8 @@ def one_lower_level(X: Any, y: Any, alpha: float) -> dict[str, float]:
     n, p = X.shape
     groups = Groups.singletons(p)
     begin = time.perf_counter()
-    level = LowerLevel(
-        Design(X, np.full(n, 1 / n), groups, centre=True), y, Squares(), groups, intercept=True
-    )
+    columns = Columns(Design(X, np.full(n, 1 / n), groups, centre=True))
+    level = LowerLevel(columns, y, Squares(), groups, intercept=True)
     found = level.solve(Weights(np.full(p, alpha), np.zeros(p)))
     newton = time.perf_counter() - begin
     coef, _ = level.design.coefficients(found.w, found.intercept)

@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from legato.errors import InexactGradientWarning, InputError
 from legato.sklearn import ElasticNetBilevel, LassoBilevel, LogisticBilevel, RidgeBilevel
 from legato.sklearn.criterion import Criterion, Fold, ValidationRows, hypergradient
-from legato.sklearn.design import Design
+from legato.sklearn.design import Columns, Design
 from legato.sklearn.lower_level import LogLoss, LowerLevel, Squares
 from legato.sklearn.penalties import Groups, Penalties
 
@@ -129,7 +129,7 @@ def test_hypergradients_by_differences(loss, r, positive, shape):
     groups = Groups.singletons(p, positive)
     penalties = Penalties(groups, np.arange(p) % 3, 3, np.ones(p), r)
     design = Design(X[train], np.full(train.sum(), 1 / train.sum()), groups, centre=True)
-    level = LowerLevel(design, y[train], loss, groups, intercept=True)
+    level = LowerLevel(Columns(design), y[train], loss, groups, intercept=True)
     rows = ValidationRows(X[held], y[held], np.full(held.sum(), 1 / held.sum()), held.sum())
     criterion = Criterion([Fold(level, rows)], penalties)
     theta = np.log([0.05, 0.11, 0.02])

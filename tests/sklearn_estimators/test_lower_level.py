@@ -5,7 +5,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from legato.sklearn.criterion import Criterion
-from legato.sklearn.design import Design
+from legato.sklearn.design import Columns, Design
 from legato.sklearn.lower_level import LowerLevel, Squares
 from legato.sklearn.penalties import Groups, Penalties, Weights
 
@@ -13,7 +13,7 @@ from legato.sklearn.penalties import Groups, Penalties, Weights
 def level_of(X, y):
     groups = Groups.singletons(X.shape[1])
     design = Design(X, np.full(len(y), 1 / len(y)), groups, centre=True)
-    return LowerLevel(design, y, Squares(), groups, intercept=True)
+    return LowerLevel(Columns(design), y, Squares(), groups, intercept=True)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])

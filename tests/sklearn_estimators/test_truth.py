@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import legato as lg
 from legato.sklearn import ElasticNetBilevel, GroupLassoBilevel, LassoBilevel, LogisticBilevel
 from legato.sklearn.criterion import Criterion, Fold, ValidationRows, hypergradient
-from legato.sklearn.design import Design
+from legato.sklearn.design import Columns, Design
 from legato.sklearn.lower_level import LogLoss, LowerLevel, Squares
 from legato.sklearn.penalties import Groups, Penalties, Weights
 
@@ -33,7 +33,9 @@ def draw(seed=0, n=80, p=30):
 
 def level_of(X, y, loss=None, groups=SINGLE, intercept=True):
     design = Design(X, np.full(len(y), 1 / len(y)), groups, centre=intercept)
-    return LowerLevel(design, y, Squares() if loss is None else loss, groups, intercept=intercept)
+    return LowerLevel(
+        Columns(design), y, Squares() if loss is None else loss, groups, intercept=intercept
+    )
 
 
 def solved(level, a, b=0.0):

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from legato.errors import InputError
 from legato.sklearn.criterion import Criterion, Fold, ValidationRows, held_out, splits
-from legato.sklearn.design import Design
+from legato.sklearn.design import Columns, Design
 from legato.sklearn.lower_level import ACCEPTED_RESIDUAL, Fitted, LinearLoss, LowerLevel
 from legato.sklearn.penalties import Groups, Indices, Penalties, Vector
 from legato.sklearn.search import CurveSearch, OuterPath, Point, Prior, descend, log_grid, turns
@@ -142,7 +142,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
     # The matrices here are small, and several threads on them cost more than they bring.
     @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
-    def _tune(self, X: Any, y: Vector, sample_weight: Any, labels: NDArray[Any]) -> None:
+    def _tune(self, X: Any, y: NDArray[Any], sample_weight: Any, labels: NDArray[Any]) -> None:
         self._require_parameters()
         _require_squares(X, "X")
         _require_squares(y, "y")
@@ -152,33 +152,41 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
             if (weights < 0).any() or not weights.sum() > 0:
                 raise InputError("Every sample_weight is zero, or one is negative.")
-        whole = self._level(X, y, weights, np.arange(len(y)), penalties.groups)
+        whole = self._levels(X, y, weights, np.arange(len(y)), penalties.groups)
+        design, size = whole[0].design, max(level.size for level in whole)
         given = self._given(penalties)
-        largest = float((whole.null_gradient() / penalties.factor).max(initial=0.0))
+
+        def reach(levels: list[LowerLevel]) -> float:
+            return max(
+                float((level.null_gradient() / penalties.factor).max(initial=0.0))
+                for level in levels
+            )
+
+        largest = reach(whole)
         path = OuterPath(penalties.count)
         if given is not None:
             theta, path.reason = given, "alpha was given: nothing was tuned"
-            fitted = whole.solve(penalties.weights(theta))
-        elif largest <= 1e2 * np.finfo(float).eps * whole.size * float(whole.design.scale.max()):
+            fitted = [level.solve(penalties.weights(theta)) for level in whole]
+        elif largest <= 1e2 * np.finfo(float).eps * size * float(design.scale.max()):
             # A constant target, or features without any relation to it: nothing to tune.
             theta = penalties.common(np.log(np.finfo(float).eps))
             path.add(0.0, theta, 0.0)
             path.reason = "no feature has any relation to the target: all coefficients are zero"
-            fitted = whole.without_features()
+            fitted = [level.without_features() for level in whole]
         else:
             criterion = Criterion(self._folds(X, y, weights, labels, penalties.groups), penalties)
             if penalties.l1_ratio == 0:
-                largest = TOP_OF_RIDGE * whole.design.largest_square()
-            for fold in criterion.folds:  # so that the model without features is on every walk
-                reach = fold.level.null_gradient() / penalties.factor
-                largest = max(largest, float(reach.max()))
+                largest = TOP_OF_RIDGE * design.largest_square()
+            # So that the model without features is on every walk.
+            largest = max(largest, reach([fold.level for fold in criterion.folds]))
             score = None if self.scoring is None else self._scored(criterion, sample_weight)
             theta = self._search(criterion, path, largest, score)
             criterion.report(theta)
-            fitted = whole.solve(penalties.weights(theta))
-        if fitted.residual > ACCEPTED_RESIDUAL:
+            fitted = [level.solve(penalties.weights(theta)) for level in whole]
+        residual = max(found.residual for found in fitted)
+        if residual > ACCEPTED_RESIDUAL:
             warnings.warn(
-                f"The last fit on all rows ended with a relative residual of {fitted.residual:.1e} "
+                f"The last fit on all rows ended with a relative residual of {residual:.1e} "
                 f"> {ACCEPTED_RESIDUAL:.0e}. Raise alpha_min_ratio or remove features that nearly "
                 "repeat each other.",
                 ConvergenceWarning,
@@ -193,8 +201,10 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         self.alpha_ = float(alpha[0]) if penalties.count == 1 else alpha
         if penalties.l1_ratio is None:
             self.l1_ratio_ = penalties.ratio(theta)
-        self.intercept_: Any
-        self.coef_, self.intercept_ = whole.design.coefficients(fitted.w, fitted.intercept)
+        found = [design.coefficients(one.w, one.intercept) for one in fitted]
+        self.coef_, self.intercept_ = (
+            np.array(values) if y.ndim > 1 else values[0] for values in zip(*found, strict=True)
+        )
 
     def _in_precision(self, given: Any) -> None:
         """Coefficients in float32 where the data were; all of the fit is done in float64."""
@@ -202,24 +212,30 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             self.coef_ = self.coef_.astype(np.float32)
             self.intercept_ = np.asarray(self.intercept_, dtype=np.float32)[()]
 
-    def _level(
-        self, X: Any, y: Vector, weights: Vector, rows: Indices, groups: Groups
-    ) -> LowerLevel:
+    def _levels(
+        self, X: Any, y: NDArray[Any], weights: Vector, rows: Indices, groups: Groups
+    ) -> list[LowerLevel]:
+        """The lower level of every target; they share the design and its products."""
         share = weights[rows] / weights[rows].sum()
         kept = rows[share > 0]  # a weight of 0 means that the row is not there
         share = share[share > 0]
         design = Design(X[kept], share, groups, centre=self.fit_intercept)
-        return LowerLevel(design, y[kept], self._loss(), groups, intercept=self.fit_intercept)
+        columns = Columns(design)
+        return [
+            LowerLevel(columns, target, self._loss(), groups, intercept=self.fit_intercept)
+            for target in y[kept].reshape(len(kept), -1).T
+        ]
 
     def _folds(
-        self, X: Any, y: Vector, weights: Vector, labels: NDArray[Any], groups: Groups
+        self, X: Any, y: NDArray[Any], weights: Vector, labels: NDArray[Any], groups: Groups
     ) -> list[Fold]:
+        """The folds of all targets."""
         options = {"classifier": self._classifies(), "random_state": self.random_state}
         found = splits(self.cv, X, labels, **options)
         early_stopping_rows = np.empty(0, dtype=np.intp)
         if self.early_stopping is not None:
             _, early_stopping_rows = held_out(self.early_stopping, labels, **options)
-        stopping = _rows(X, y, weights, early_stopping_rows) if len(early_stopping_rows) else None
+        columns = y.reshape(len(y), -1)
         folds = []
         for train, test in found:
             train = np.setdiff1d(train, early_stopping_rows)
@@ -232,8 +248,13 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
                     f"A fold of cv trains on one class only ({len(train)} rows): use fewer folds, "
                     "or a splitter that keeps both classes in every training part."
                 )
-            level = self._level(X, y, weights, train, groups)
-            folds.append(Fold(level, _rows(X, y, weights, test), stopping))
+            for level, target in zip(
+                self._levels(X, y, weights, train, groups), columns.T, strict=True
+            ):
+                held = _rows(X, target, weights, test)
+                stop = early_stopping_rows
+                stopping = _rows(X, target, weights, stop) if len(stop) else None
+                folds.append(Fold(level, held, stopping))
         if not folds:
             raise InputError("No fold of cv has rows of positive weight on both sides.")
         return folds
@@ -476,13 +497,10 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             if not unused and not (_is_number(value) and 0 < value < 1):
                 raise InputError(f"{name} must lie in (0, 1), not {value!r}.")
 
-    def _linear(self, X: Any) -> Vector:
+    def _linear(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=["csr", "csc"], reset=False)
-        coef = self.coef_.reshape(-1)
-        return np.asarray(safe_sparse_dot(X, coef, dense_output=True)) + np.reshape(
-            self.intercept_, -1
-        )
+        return np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True)) + self.intercept_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

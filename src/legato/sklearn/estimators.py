@@ -27,20 +27,29 @@ class _Regression(RegressorMixin):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Several targets share the penalties, which are best for the mean of their losses, and
+            nothing else, as in scikit-learn's ``Lasso``: which features are zero is for each
+            target to say. ``MultiTaskLasso``, where that is common to all, is another model.
         sample_weight : array-like of shape (n_samples,), default=None
         """
         given = X
         options = {"dtype": np.float64, "y_numeric": True, "ensure_min_samples": 2}
+        options["multi_output"] = True
         X, y = validate_data(self, X, y, accept_sparse=["csr", "csc"], **options)
         y = np.asarray(y, dtype=np.float64)
         self._tune(X, y, sample_weight, y)
         self._in_precision(given)
         return self
 
-    def predict(self, X: Any) -> Vector:
-        """Xw + b, of shape (n_samples,)."""
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Xw + b, of shape (n_samples,) or (n_samples, n_targets)."""
         return self._linear(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def _loss(self) -> LinearLoss:
         return Squares()
@@ -320,21 +329,21 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Vector:
         """Xw + b of shape (n_samples,), positive for the second class."""
-        return self._linear(X)
+        return self._linear(X)[:, 0]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The more probable class, of shape (n_samples,)."""
         check_is_fitted(self)
-        return self.classes_[(self._linear(X) > 0).astype(int)]
+        return self.classes_[(self.decision_function(X) > 0).astype(int)]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probabilities of both classes, of shape (n_samples, 2)."""
-        z = self._linear(X)
+        z = self.decision_function(X)
         return np.column_stack([expit(-z), expit(z)])
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Their logarithms, finite where the probabilities round to 0."""
-        z = self._linear(X)
+        z = self.decision_function(X)
         return np.column_stack([log_expit(-z), log_expit(z)])
 
     def _loss(self) -> LinearLoss:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from legato.sklearn.design import Columns, Design
+from legato.sklearn.design import Columns
 from legato.sklearn.penalties import Groups, Indices, Matrix, Vector, Weights
 from legato.sklearn.quadratic import SparseQuadratic, ridge_system, violations
 
@@ -100,11 +100,12 @@ class LowerLevel:
     """
 
     def __init__(
-        self, design: Design, y: Vector, loss: LinearLoss, groups: Groups, *, intercept: bool
+        self, columns: Columns, y: Vector, loss: LinearLoss, groups: Groups, *, intercept: bool
     ) -> None:
-        self.design, self.y, self.loss, self.groups = design, y, loss, groups
+        self.columns, self.design = columns, columns.design
+        self.y, self.loss, self.groups = y, loss, groups
         self.fit_intercept = intercept
-        self.columns = Columns(design)
+        design = self.design
         self.null = loss.intercept(y, design.weights) if intercept else 0.0
         self.size = loss.size(y - self.null, design.weights) or 1.0
         self.last: Fitted | None = None
