@@ -21,11 +21,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from engine import Row, rows
 from harness import arguments
 from torch import Tensor
 
 import legato as lg
+from engine import Row, rows
 from legato.gradients import fixed_point
 
 SHAPES = ((256, 20), (1024, 50), (1, 300), (1, 500), (1, 1000))

@@ -13,6 +13,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import hidden_values_in_words, is_concrete
 from legato._support.constants import noting
+from legato._support.given import given, meant
 from legato._support.later import later, put_off
 from legato._support.lazy import lazy
 from legato._support.precision import full_precision
@@ -296,8 +297,9 @@ def choose_algorithm(
         return PrimalDual(geometry=geometry)
     if not isinstance(problem, Composite):
         raise InputError(
-            f"No algorithm is known for a {type(problem).__name__}. Pass one, or write the problem "
-            "as an energy: a sum of terms."
+            f"No algorithm is known for this problem, {given(problem)}. Pass one, or write the "
+            "problem as an energy, a sum of terms such as SquaredDistance(y) + L1(0.1); a "
+            f"differentiable callable is the term Smooth(callable).{meant(problem)}"
         )
     with torch.no_grad():
         derivable = problem.smooth.lipschitz() is not None and (
@@ -339,16 +341,19 @@ def _require_own_state(algorithm: Algorithm[Any, Any], state: Any) -> Any:
     return state
 
 
+_KINDS = {
+    "algorithm": (Algorithm, "an Algorithm such as ForwardBackward()"),
+    "gradient": (GradientStrategy, "a GradientStrategy such as Implicit()"),
+    "stop": (Stop, "a Stop such as Stop(100)"),
+    "x0": (Tensor | Solution, "a point"),
+}
+
+
 def _require_kinds(algorithm: Any, gradient: Any, stop: Any) -> None:
-    for name, value, kind in (
-        ("algorithm", algorithm, Algorithm),
-        ("gradient", gradient, GradientStrategy),
-        ("stop", stop, Stop),
-    ):
-        if name != "gradient" and value is None:
+    for name, value in (("algorithm", algorithm), ("gradient", gradient), ("stop", stop)):
+        kind, wanted = _KINDS[name]
+        if isinstance(value, kind) or (name != "gradient" and value is None):
             continue
-        if not isinstance(value, kind):
-            article = "an" if kind is Algorithm else "a"
-            given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-            hint = f" Did you mean {value.__name__}()?" if isinstance(value, type) else ""
-            raise InputError(f"{name} must be {article} {kind.__name__}, not {given}.{hint}")
+        others = (other for other, (its, _) in _KINDS.items() if isinstance(value, its))
+        hint = "".join(f" Did you mean {other}=…?" for other in others) or meant(value)
+        raise InputError(f"{name} must be {wanted}, not {given(value)}.{hint}")

@@ -79,6 +79,8 @@ def test_settings():
         diagnose(lasso(weight()), reference=1000)
     with raises(errors.InputError, "stop must be a Stop"):
         diagnose(lasso(weight()), stop=100)
+    with raises(errors.InputError, "There is no loss"):
+        lg.diagnose(lg.SquaredNorm())  # an energy is callable, too
     with raises(errors.InputError, "directions"):
         diagnose(lasso(weight()), directions=-1)
     with raises(errors.InputError, "algorithm must be", "ForwardBackward"):

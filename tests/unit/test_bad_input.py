@@ -361,6 +361,59 @@ def test_polyhedral_needs_an_interior_point():
 # --- wrong kinds ----------------------------------------------------------------------------------
 
 
+def test_what_belongs_to_another_argument_is_told_which():
+    for misplaced, name in (
+        (lg.Implicit(), "gradient"),
+        (lg.Stop(10), "stop"),
+        (torch.zeros(4), "x0"),
+        (lg.solve(lasso()), "x0"),
+    ):
+        with raises(errors.InputError, "algorithm must be", rf"Did you mean {name}=…\?"):
+            lg.solve(lasso(), misplaced)
+
+
+def test_classes_in_the_place_of_objects():
+    with raises(errors.InputError, "the class L1", r"Did you mean L1\(\)"):
+        lg.SquaredNorm() + lg.L1
+    with raises(errors.InputError, "the class Differences", r"Did you mean Differences\(\)"):
+        lg.L1() @ lg.Differences
+    with raises(errors.InputError, "the class GMRES", r"Did you mean GMRES\(\)"):
+        lg.Implicit(solver=lg.GMRES)
+
+
+def test_what_is_no_energy():
+    for wrong, said in ((lambda x: x.sum(), "function"), (torch.zeros(3), r"shape \(3,\)")):
+        with raises(errors.InputError, said, "SquaredDistance", r"Smooth\(callable\)"):
+            lg.solve(wrong)
+
+
+def test_a_term_stands_before_its_operator():
+    with raises(errors.InputError, "before its operator"):
+        torch.eye(3) @ lg.L1()
+
+
+def test_axes_are_a_tuple():
+    with raises(errors.InputError, r"dims=\(-1,\)"):
+        lg.Differences(-1)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        lambda whole: lg.SquaredDistance(whole[0]),
+        lambda whole: lg.LeastSquares(torch.eye(3), whole[0]),
+        lambda whole: lg.Dense(whole),
+        lambda whole: lg.Linear(whole[0]),
+        lambda whole: lg.Quadratic(torch.eye(3), whole[0]),
+        lambda whole: lg.Blur(whole),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+def test_whole_numbers_are_no_data(term, dtype):
+    with raises(errors.InputError, str(dtype), r"\.float\(\)"):
+        term(torch.ones(3, 3, dtype=dtype))
+
+
 def test_arguments_of_the_wrong_kind():
     with raises(errors.InputError, "the class Unroll", r"Did you mean Unroll\(\)"):
         lg.solve(lasso(), lg.ForwardBackward(), gradient=lg.Unroll)

@@ -155,6 +155,16 @@ def require_tensor(value: Any, name: str, kind: str = "a tensor") -> None:
         raise InputError(f"{name} must be {kind}, not {type(value).__name__}.{CONVERT}")
 
 
+def require_floating(value: Any, name: str) -> None:
+    """As :func:`require_tensor`; refuse whole numbers and masks, which no solver computes with."""
+    require_tensor(value, name)
+    if not (value.is_floating_point() or value.is_complex()):
+        raise InputError(
+            f"{name} is {value.dtype}, but solvers compute in float32 or float64. Call .float() on "
+            "it, and divide the integers of a picture by their range, e.g. 255."
+        )
+
+
 def require_tensor_or_number(value: Any, name: str) -> None:
     """As :func:`require_tensor`, where a number will do, too."""
     if not isinstance(value, int | float):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import as_number
+from legato._support.given import given, meant
 from legato._support.tree import Var
 from legato.algorithms import Algorithm
 from legato.diagnostics.differences import disagreement
@@ -23,6 +24,7 @@ from legato.diagnostics.spectrum import Adjoint, adjoint, radius_of_matrix, rate
 from legato.diagnostics.uniqueness import compare_starts
 from legato.diagnostics.verdict import REPELLING_EXCESS, Facts, Symptom, findings, recommend
 from legato.errors import GradientError, InputError
+from legato.functions import Function
 from legato.gradients import GradientStrategy, Unroll
 from legato.running import Stop, most
 from legato.solving import Solution
@@ -113,13 +115,13 @@ def _require_settings(tol: float, reference: Any, directions: int, gradients: An
         raise InputError("gradients is empty: pass strategies, or None for all that may apply.")
     for i, g in enumerate(gradients or ()):
         if not isinstance(g, GradientStrategy):
-            given = f"the class {g.__name__}" if isinstance(g, type) else repr(g)
-            hint = f" Did you mean {g.__name__}()?" if isinstance(g, type) else ""
-            raise InputError(f"gradients[{i}] must be a GradientStrategy, not {given}.{hint}")
+            raise InputError(
+                f"gradients[{i}] must be a GradientStrategy, not {given(g)}.{meant(g)}"
+            )
 
 
 def _require_alone(make: Any, algorithm: Any, x0: Any, params: Any) -> None:
-    if not callable(make) or algorithm is not None:
+    if not callable(make) or isinstance(make, Function) or algorithm is not None:
         raise InputError(
             "There is no loss: pass diagnose(problem, algorithm, loss), or a factory alone, "
             "diagnose(make), whose make(dtype) returns these three."

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
-from legato._support.checks import require_tensor, require_tensor_or_number
+from legato._support.checks import require_floating, require_tensor_or_number
 from legato._support.tree import Var, tree_map
 from legato.functions.base import Function, ProxParts, indicator
 from legato.geometry import Geometry
@@ -70,7 +70,7 @@ class Linear(Function):
     c: Tensor
 
     def __post_init__(self) -> None:
-        require_tensor(self.c, "c of Linear")
+        require_floating(self.c, "c of Linear")
 
     def summands(self, x: Var) -> Tensor:
         return tree.product(self.c, x)

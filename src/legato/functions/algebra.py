@@ -16,6 +16,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.checks import holds, require_nonnegative, require_tensor
+from legato._support.given import given, meant
 from legato._support.holding import short
 from legato._support.tree import Var, expand_over, largest_over, tree_map
 from legato.errors import InputError, MissingConjugateError
@@ -31,7 +32,7 @@ def add(first: Function, second: Function) -> Function:
     """f + g, with nested sums laid flat."""
     if not isinstance(second, Function):
         raise InputError(
-            f"A function can be added to a function, not to {type(second).__name__}. Wrap a "
+            f"A term can be added to a term, not to {given(second)}.{meant(second)} Wrap a "
             "differentiable callable as legato.Smooth(callable), a vector as legato.Linear(c)."
         )
     return Sum(*terms_of(first), *terms_of(second))

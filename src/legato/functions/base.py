@@ -272,6 +272,9 @@ class Function(Holder):
 
         return compose(self, operator)
 
+    def __rmatmul__(self, operator: object) -> Function:
+        raise InputError("A term stands before its operator: x ↦ f(Ax) is f @ A, not A @ f.")
+
     def shifted(self, c: Tensor) -> Function:
         """x ↦ f(x − c)."""
         from legato.functions.algebra import shift

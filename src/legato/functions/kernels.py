@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato._support.checks import holds, require_nonnegative, require_tensor
+from legato._support.checks import holds, require_floating, require_nonnegative
 from legato._support.tree import Var, inner, product, real_dtype, square, sum_beyond, tree_map
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.affine import Zero
@@ -148,7 +148,7 @@ class SquaredDistance(Function):
     weight: Tensor | float = 1.0
 
     def __post_init__(self) -> None:
-        require_tensor(self.y, "The data y of SquaredDistance")
+        require_floating(self.y, "The data y of SquaredDistance")
         require_nonnegative(self.weight, "The weight of SquaredDistance")
 
     def summands(self, x: Var) -> Tensor:

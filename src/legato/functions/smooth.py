@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from legato._support import tree
-from legato._support.checks import holds, is_concrete, require_nonnegative, require_tensor
+from legato._support.checks import holds, is_concrete, require_floating, require_nonnegative
 from legato._support.graph import (
     beyond_autograd,
     fresh_leaf,
@@ -102,7 +102,7 @@ class LeastSquares(_DataTerm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", as_operator(self.operator))
-        require_tensor(self.b, "b of LeastSquares")
+        require_floating(self.b, "b of LeastSquares")
         require_nonnegative(self.weight, "The weight of LeastSquares")
 
     def _residual(self, x: Var) -> Tensor:
@@ -163,7 +163,7 @@ class Quadratic(Function):
         if isinstance(self.Q, Tensor) and self.Q.shape[-1] != self.Q.shape[-2]:
             raise InputError(f"Quadratic needs a square matrix, not {tuple(self.Q.shape)}.")
         object.__setattr__(self, "Q", as_operator(self.Q))
-        require_tensor(self.c, "c of Quadratic")
+        require_floating(self.c, "c of Quadratic")
         require_symmetric(self.Q, self.c)
 
     def summands(self, x: Var) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.checks import as_number, inside_functional_transform, is_concrete
 from legato._support.compiling import never_compiled
+from legato._support.given import given, meant
 from legato._support.holding import versions
 from legato._support.precision import full_precision
 from legato._support.telling import listening, tell
@@ -264,6 +265,13 @@ class Implicit(FixedPointGradient):
     """
 
     solver: LinearSolver = field(default_factory=GMRES)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.solver, LinearSolver):
+            raise InputError(
+                f"Implicit takes a linear solver such as GMRES(tol=1e-8), not {given(self.solver)}."
+                f"{meant(self.solver)}"
+            )
 
     def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
         if not self.solver.takes_rows:

@@ -63,7 +63,8 @@ class Unroll(GradientStrategy):
         if self.last is not None and (isinstance(self.last, bool) or self.last < 1):
             raise InputError(f"Unroll: last must be a positive integer, not {self.last!r}.")
         interval = self.checkpoint
-        if isinstance(interval, str) and interval != "sqrt":
+        wrong = interval != "sqrt" if isinstance(interval, str) else isinstance(interval, bool)
+        if wrong:
             raise InputError(f'Unroll: checkpoint is "sqrt" or an interval, not {interval!r}.')
         if isinstance(interval, int) and interval < 1:
             raise InputError(f"Unroll: the checkpoint interval must be positive, not {interval}.")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from legato._support import tree
 from legato._support.constants import held_constant
+from legato._support.given import given, meant
 from legato._support.holding import Holder, short
 from legato._support.products import times_tensor
 from legato._support.tree import Var, tree_map
@@ -234,8 +235,8 @@ def as_operator(operator: Operator | Tensor) -> Operator:
         return Dense(operator) if operator.layout is torch.strided else Sparse(operator)
     raise InputError(
         "An operator must be a matrix, dense or sparse, or a legato operator, not "
-        f"{type(operator).__name__}. Convert an array with torch.as_tensor, a matrix of SciPy with "
-        "lg.Sparse, or write a small Operator with __call__ and adjoint."
+        f"{given(operator)}. Convert an array with torch.as_tensor, a matrix of SciPy with "
+        f"lg.Sparse, or write a small Operator with __call__ and adjoint.{meant(operator)}"
     )
 
 

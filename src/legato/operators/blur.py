@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from legato._support.checks import require_tensor
+from legato._support.checks import require_floating
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.operators.base import Operator
@@ -37,7 +37,7 @@ class Blur(Operator):
     boundary: str = "circular"
 
     def __post_init__(self) -> None:
-        require_tensor(self.kernel, "The kernel of Blur")
+        require_floating(self.kernel, "The kernel of Blur")
         if self.kernel.ndim not in (1, 2, 3):
             raise InputError(
                 f"Blur needs a kernel with one to three axes, not {tuple(self.kernel.shape)}. "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from legato._support.checks import may_be_differentiated, require_tensor
+from legato._support.checks import may_be_differentiated, require_floating
 from legato._support.constants import held_constant
 from legato._support.tree import Var, real_dtype, real_like
 from legato.errors import InputError
@@ -42,7 +42,7 @@ class Convolution(Operator):
     boundary: str = "zero"
 
     def __post_init__(self) -> None:
-        require_tensor(self.kernel, "The kernel of Convolution")
+        require_floating(self.kernel, "The kernel of Convolution")
         if self.kernel.ndim not in (3, 4, 5):
             raise InputError(
                 "Convolution needs a kernel of shape (out, in, *size) with one to three spatial "

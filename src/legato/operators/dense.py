@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import is_concrete, may_be_differentiated, require_tensor
+from legato._support.checks import is_concrete, may_be_differentiated, require_floating
 from legato._support.constants import held_constant
 from legato._support.memory import Memory, recall
 from legato._support.tree import Var, real_dtype
@@ -51,7 +51,7 @@ class Dense(Operator):
     _memory: Memory = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        require_tensor(self.matrix, "The matrix of Dense")
+        require_floating(self.matrix, "The matrix of Dense")
         if self.matrix.ndim < 2:
             raise InputError(
                 f"Dense needs a matrix, not a tensor of shape {tuple(self.matrix.shape)}."

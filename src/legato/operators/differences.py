@@ -114,6 +114,10 @@ class Differences(Operator):
         object.__setattr__(self, "_edges", tuple(_Edges(offset) for offset in offsets))
 
     def _along_axes(self) -> tuple[Offset, ...]:
+        if not isinstance(self.dims, tuple | list):
+            raise InputError(
+                f"Differences takes a tuple of axes, as in dims=(-1,), not {self.dims!r}."
+            )
         if not self.dims or any(d >= 0 for d in self.dims):
             raise InputError(
                 f"Differences counts its axes from the end, as in dims=(-2, -1), not {self.dims}."
