@@ -61,10 +61,13 @@ def test_an_empty_class():
         LogisticBilevel().fit(X, np.ones(len(y)))
     with pytest.raises(ValueError, match="whose weight is not zero"):
         LogisticBilevel().fit(X, y, sample_weight=(y == 1).astype(float))
-    with pytest.raises(ValueError, match="trains on one class only"):
+    with pytest.raises(ValueError, match="trains on 1 of 2 classes"):
         LogisticBilevel(cv=y == 1).fit(X, y)
-    with pytest.raises(ValueError, match="Only binary"):
-        LogisticBilevel().fit(X, np.arange(len(y)) % 3)
+    three = np.arange(len(y)) % 3
+    with pytest.raises(ValueError, match="trains on 2 of 3 classes"):
+        LogisticBilevel(cv=three == 1).fit(X, three)
+    with pytest.raises(ValueError, match="1 of 3 classes have no sample"):
+        LogisticBilevel().fit(X, three, sample_weight=(three < 2).astype(float))
 
 
 @pytest.mark.parametrize("make", EVERY[:3])

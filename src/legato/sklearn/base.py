@@ -201,7 +201,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         self.alpha_ = float(alpha[0]) if penalties.count == 1 else alpha
         if penalties.l1_ratio is None:
             self.l1_ratio_ = penalties.ratio(theta)
-        found = [design.coefficients(one.w, one.intercept) for one in fitted]
+        found = [level.coefficients(one) for level, one in zip(whole, fitted, strict=True)]
         self.coef_, self.intercept_ = (
             np.array(values) if y.ndim > 1 else values[0] for values in zip(*found, strict=True)
         )
@@ -222,9 +222,15 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
         design = Design(X[kept], share, groups, centre=self.fit_intercept)
         columns = Columns(design)
         return [
-            LowerLevel(columns, target, self._loss(), groups, intercept=self.fit_intercept)
+            self._lower_level(columns, target, groups)
             for target in y[kept].reshape(len(kept), -1).T
         ]
+
+    def _lower_level(self, columns: Columns, y: Vector, groups: Groups) -> LowerLevel:
+        return LowerLevel(columns, y, self._loss(), groups, intercept=self.fit_intercept)
+
+    def _fold(self, *parts: Any) -> Fold:
+        return Fold(*parts)
 
     def _folds(
         self, X: Any, y: NDArray[Any], weights: Vector, labels: NDArray[Any], groups: Groups
@@ -243,10 +249,11 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             train, test = train[weights[train] > 0], test[weights[test] > 0]
             if len(test) == 0 or len(train) == 0:
                 continue
-            if self._classifies() and len(np.unique(y[train])) < 2:
+            if self._classifies() and len(np.unique(y[train])) < len(np.unique(y)):
                 raise InputError(
-                    f"A fold of cv trains on one class only ({len(train)} rows): use fewer folds, "
-                    "or a splitter that keeps both classes in every training part."
+                    f"A fold of cv trains on {len(np.unique(y[train]))} of "
+                    f"{len(np.unique(y))} classes ({len(train)} rows): use fewer folds, or a "
+                    "splitter that keeps all classes in every training part."
                 )
             for level, target in zip(
                 self._levels(X, y, weights, train, groups), columns.T, strict=True
@@ -254,7 +261,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
                 held = _rows(X, target, weights, test)
                 stop = early_stopping_rows
                 stopping = _rows(X, target, weights, stop) if len(stop) else None
-                folds.append(Fold(level, held, stopping))
+                folds.append(self._fold(level, held, stopping))
         if not folds:
             raise InputError("No fold of cv has rows of positive weight on both sides.")
         return folds
@@ -391,8 +398,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
             found = []
             for fold, at in zip(criterion.folds, solutions, strict=True):
                 model = clone(self)
-                coef = fold.level.design.coefficients(at.w, at.intercept)
-                model._take(*coef, self)
+                model._take(*fold.level.coefficients(at), self)
                 held, more = fold.held, {}
                 if sample_weight is not None:
                     more["sample_weight"] = held.weights * held.count
@@ -401,7 +407,7 @@ class BilevelLinearModel(BaseEstimator):  # type: ignore[misc]
 
         return score
 
-    def _take(self, coef: Vector, intercept: float, fitted: Any) -> None:
+    def _take(self, coef: Vector, intercept: Any, fitted: Any) -> None:
         """Coefficients of a fold, with what ``fitted`` knows of the data."""
         self.coef_ = coef
         self.intercept_ = intercept

@@ -212,6 +212,18 @@ class Fold:
     held: ValidationRows
     early_stopping: ValidationRows | None = None
 
+    def loss(self, at: Fitted, held: ValidationRows) -> float:
+        """The mean loss of a solution on some rows."""
+        return validation_loss(self.level, at, held)
+
+    def hypergradient(self, at: Fitted, weights: Weights) -> tuple[float, Hypergradient]:
+        """The loss on held-out rows, and its derivative."""
+        return hypergradient(self.level, at, weights, self.held)
+
+    def uniqueness(self, at: Fitted, weights: Weights) -> Uniqueness:
+        """Whether there is no other solution."""
+        return uniqueness(self.level, at, weights)
+
 
 @dataclass
 class SolveStats:
@@ -253,7 +265,7 @@ class Criterion:
         total, gradient, solutions = 0.0, np.zeros(self.penalties.size), []
         for k, fold in enumerate(self.folds):
             found = fold.level.solve(weights, None if starts is None else starts[k])
-            value, slope = hypergradient(fold.level, found, weights, fold.held)
+            value, slope = fold.hypergradient(found, weights)
             self.stats.note(found.residual, slope.pivot)
             total += value / len(self.folds)
             gradient += self.penalties.pull_back(theta, slope.a, slope.b) / len(self.folds)
@@ -264,7 +276,7 @@ class Criterion:
     def early_stopping_loss(self) -> float | None:
         """The mean loss of the last solutions on the rows kept for early stopping."""
         losses = [
-            validation_loss(fold.level, fold.level.last, fold.early_stopping)
+            fold.loss(fold.level.last, fold.early_stopping)
             for fold in self.folds
             if fold.early_stopping is not None and fold.level.last is not None
         ]
@@ -283,7 +295,7 @@ class Criterion:
                 stacklevel=5,
             )
         weights = self.penalties.weights(theta)
-        checks = [uniqueness(fold.level, fold.level.solve(weights), weights) for fold in self.folds]
+        checks = [fold.uniqueness(fold.level.solve(weights), weights) for fold in self.folds]
         bad = [c for c in checks if not c.unique]
         if bad or seen.singular:
             pivot = min([c.pivot for c in bad] + ([seen.pivot] if seen.singular else []))

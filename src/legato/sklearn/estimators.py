@@ -8,15 +8,18 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_expit
+from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
 
 from legato.errors import InputError
 from legato.sklearn.base import BilevelLinearModel, FeaturePenalties, labels_of
-from legato.sklearn.lower_level import LinearLoss, LogLoss, Squares
+from legato.sklearn.criterion import Fold
+from legato.sklearn.design import Columns
+from legato.sklearn.lower_level import LinearLoss, LogLoss, LowerLevel, Squares
+from legato.sklearn.multinomial import MultinomialFold, MultinomialLevel
 from legato.sklearn.penalties import Groups, Penalties, Vector
 
 
@@ -236,7 +239,9 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
 
     Validated by the mean log loss. With one penalty this is scikit-learn's
     ``LogisticRegression(l1_ratio=r, solver="saga", C=1/(n·α))``; the intercept is not penalised
-    (liblinear penalises it). Two classes; for more, wrap it in ``OneVsRestClassifier``. Newton
+    (liblinear penalises it). More than two classes have a vector w each, and the loss is the
+    multinomial one, as there; an L1 penalty and an even number of classes may leave open by how
+    much the coefficients of a feature move together, of which predictions say nothing. Newton
     models of the loss are minimised on working sets, so that classes that can be separated, where
     first-order methods crawl, cost no more. Reference: Bertrand et al. (2022).
 
@@ -252,12 +257,12 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
 
     Attributes
     ----------
-    classes_ : ndarray of shape (2,)
-        The labels of both classes, sorted.
-    coef_ : ndarray of shape (1, n_features)
-        The model, fitted to all rows with the chosen penalties.
-    intercept_ : ndarray of shape (1,)
-        Its intercept.
+    classes_ : ndarray of shape (n_classes,)
+        The labels of all classes, sorted.
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        The model, fitted to all rows with the chosen penalties; one row for two classes.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Its intercepts.
     [attributes]
 
     Examples
@@ -280,9 +285,8 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
             raise InputError(f"l1_ratio must be None or lie in [0, 1], not {r!r}.")
         return None if r is None else float(r)
 
-    def _take(self, coef: Vector, intercept: float, fitted: Any) -> None:
-        super()._take(coef.reshape(1, -1), intercept, fitted)
-        self.intercept_ = np.array([intercept])
+    def _take(self, coef: Vector, intercept: Any, fitted: Any) -> None:
+        super()._take(np.atleast_2d(coef), np.atleast_1d(intercept), fitted)
         self.classes_ = fitted.classes_
 
     def _labels(self, y: Vector) -> Any:
@@ -294,7 +298,7 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,), of two different labels
+        y : array-like of shape (n_samples,), of two or more different labels
         sample_weight : array-like of shape (n_samples,), default=None
         """
         given = X
@@ -302,57 +306,64 @@ class LogisticBilevel(ClassifierMixin, FeaturePenalties):  # type: ignore[misc]
             self, X, y, accept_sparse=["csr", "csc"], dtype=np.float64, ensure_min_samples=2
         )
         check_classification_targets(y)
-        kind = type_of_target(y, input_name="y", raise_unknown=True)
-        if kind != "binary":
-            raise InputError(
-                f"Only binary classification is supported. The type of the target is {kind}. Wrap "
-                "the estimator in sklearn.multiclass.OneVsRestClassifier for more classes."
-            )
+        y = column_or_1d(y, warn=True)
         self.classes_, number = np.unique(y, return_inverse=True)
         present = number
         if sample_weight is not None:
             weights = np.asarray(sample_weight)
             present = number[weights > 0] if weights.shape == number.shape else number
-        if len(np.unique(present)) < 2:
+        found = len(np.unique(present))
+        if found < 2:
             raise InputError(
                 "Classifier can't train when only one class is present: 2 are needed among the "
-                f"samples whose weight is not zero, and there are {len(np.unique(present))}."
+                f"samples whose weight is not zero, and there are {found}."
+            )
+        if found < len(self.classes_):
+            raise InputError(
+                f"{len(self.classes_) - found} of {len(self.classes_)} classes have no sample "
+                "whose weight is not zero: leave those samples out."
             )
         if self.class_weight is not None:
             balance = compute_sample_weight(self.class_weight, y)
             sample_weight = balance if sample_weight is None else balance * sample_weight
         self._tune(X, number.astype(np.float64), sample_weight, y)
-        self.coef_ = self.coef_.reshape(1, -1)
-        self.intercept_ = np.array([self.intercept_])
+        self.coef_, self.intercept_ = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
         self._in_precision(given)
         return self
 
-    def decision_function(self, X: Any) -> Vector:
-        """Xw + b of shape (n_samples,), positive for the second class."""
-        return self._linear(X)[:, 0]
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Xw + b: positive for the second of two classes, (n_samples,); else one for each class."""
+        scores = self._linear(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The more probable class, of shape (n_samples,)."""
-        check_is_fitted(self)
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        """The most probable class, of shape (n_samples,)."""
+        scores = self.decision_function(X)
+        chosen = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)
+        return self.classes_[chosen]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probabilities of both classes, of shape (n_samples, 2)."""
-        z = self.decision_function(X)
-        return np.column_stack([expit(-z), expit(z)])
+        """The probabilities of all classes, of shape (n_samples, n_classes)."""
+        return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Their logarithms, finite where the probabilities round to 0."""
         z = self.decision_function(X)
-        return np.column_stack([log_expit(-z), log_expit(z)])
+        if z.ndim == 1:
+            return np.column_stack([log_expit(-z), log_expit(z)])
+        return np.asarray(log_softmax(z, axis=1))
 
     def _loss(self) -> LinearLoss:
         return LogLoss()
 
+    def _lower_level(self, columns: Columns, y: Vector, groups: Groups) -> LowerLevel:
+        classes = len(self.classes_)
+        if classes == 2:
+            return super()._lower_level(columns, y, groups)
+        return MultinomialLevel(columns, y, classes, groups, intercept=self.fit_intercept)
+
+    def _fold(self, *parts: Any) -> Fold:
+        return super()._fold(*parts) if len(self.classes_) == 2 else MultinomialFold(*parts)
+
     def _classifies(self) -> bool:
         return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -75,7 +76,7 @@ class Fitted:
     """A solution in scaled coordinates; ``residual`` is its relative violation of optimality."""
 
     w: Vector
-    intercept: float
+    intercept: Any
     z: Vector
     gradient: Vector
     residual: float
@@ -106,7 +107,7 @@ class LowerLevel:
         self.y, self.loss, self.groups = y, loss, groups
         self.fit_intercept = intercept
         design = self.design
-        self.null = loss.intercept(y, design.weights) if intercept else 0.0
+        self.null: Any = loss.intercept(y, design.weights) if intercept else 0.0
         self.size = loss.size(y - self.null, design.weights) or 1.0
         self.last: Fitted | None = None
         self.slope: Vector | None = None
@@ -127,16 +128,20 @@ class LowerLevel:
         w = np.zeros(self.design.shape[1])
         return Fitted(w, self.null, np.full(len(self.y), self.null), np.zeros_like(w), 0.0, 0)
 
+    def coefficients(self, at: Fitted) -> tuple[Vector, Any]:
+        """Coefficients and intercept for the data as given."""
+        return self.design.coefficients(at.w, at.intercept)
+
     # --- solving ----------------------------------------------------------------------------------
 
     def solve(self, weights: Weights, start: Fitted | None = None) -> Fitted:
         """The solution, from the given start, else the last solution, else zero."""
         at = self.scaled(weights)
         start = self.last if start is None else start
-        w = np.zeros(self.design.shape[1]) if start is None else start.w.copy()
+        w = self.without_features().w if start is None else start.w.copy()
         intercept = self.null if start is None else start.intercept
         best: Fitted | None = None
-        working = np.flatnonzero(self.design.live) if self.dense(at) else np.flatnonzero(w)
+        working = self._live() if self.dense(at) else np.flatnonzero(w)
         for rounds in range(MAX_ROUNDS):
             if len(working):
                 w, intercept = self._restricted(w, intercept, working, at)
@@ -154,11 +159,14 @@ class LowerLevel:
         self.last = best
         return best
 
+    def _live(self) -> Indices:
+        return np.flatnonzero(self.design.live)
+
     def dense(self, at: Weights) -> bool:
         """Whether no coefficient has a reason to be zero: a ridge alone."""
         return not at.a.any() and not self.groups.positive
 
-    def _examine(self, w: Vector, intercept: float, at: Weights, rounds: int) -> Fitted:
+    def _examine(self, w: Vector, intercept: Any, at: Weights, rounds: int) -> Fitted:
         support = np.flatnonzero(w)
         z = intercept + self.columns.times(w, support)
         r = self.design.weights * self.loss.derivative(z, self.y)
@@ -182,8 +190,8 @@ class LowerLevel:
         return self.groups.features(active)
 
     def _restricted(
-        self, w: Vector, intercept: float, working: Indices, at: Weights
-    ) -> tuple[Vector, float]:
+        self, w: Vector, intercept: Any, working: Indices, at: Weights
+    ) -> tuple[Vector, Any]:
         """Minimise over the features of a working set; all others are 0."""
         groups, old = self.groups.among(working)
         a, b = at.a[old], at.b[working]
@@ -210,8 +218,8 @@ class LowerLevel:
         return self.slope
 
     def _proximal_newton(
-        self, w: Vector, b0: float, working: Indices, a: Vector, b: Vector, groups: Groups
-    ) -> tuple[Vector, float]:
+        self, w: Vector, b0: Any, working: Indices, a: Vector, b: Vector, groups: Groups
+    ) -> tuple[Vector, Any]:
         X, omega = self.columns.of(working), self.design.weights
         tol = 0.2 * TOLERANCE * self.size
 
