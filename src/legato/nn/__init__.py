@@ -20,6 +20,7 @@ from legato.nn.programs import (
     QuadraticProgram,
     Ridge,
     from_cvxpy,
+    from_pyepo,
     solve_qp,
 )
 from legato.nn.reconstruction import (
@@ -86,6 +87,7 @@ __all__ = [
     "Weight",
     "WeightMap",
     "from_cvxpy",
+    "from_pyepo",
     "noise_level",
     "solve_qp",
 ]

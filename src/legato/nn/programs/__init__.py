@@ -1,6 +1,7 @@
 """Quadratic and linear programs as layers."""
 
 from legato.nn.programs.from_cvxpy import from_cvxpy
+from legato.nn.programs.from_pyepo import from_pyepo
 from legato.nn.programs.linear import (
     LPGD,
     Entropic,
@@ -25,5 +26,6 @@ __all__ = [
     "QuadraticProgram",
     "Ridge",
     "from_cvxpy",
+    "from_pyepo",
     "solve_qp",
 ]

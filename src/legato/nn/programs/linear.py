@@ -164,6 +164,16 @@ class Perturbed(LinearGradient):
         Z = torch.randn(size, generator=self.generator, dtype=like.dtype, device="cpu")
         return Z.to(like.device)
 
+    def mean(self, x: Tensor, Z: Tensor, cost: Tensor) -> Tensor:
+        """The mean of solutions for costs with the noise Z, in the graph of the cost."""
+        mean = x.mean(0)
+        if not (torch.is_grad_enabled() and cost.requires_grad):
+            return mean
+        # Zero in value. Less their mean, samples say the same with less noise.
+        away = (x - mean).detach() * (self.samples / (self.samples - 1) / self.sigma)
+        along = (Z * (cost - cost.detach())).sum(-1, keepdim=True)
+        return mean + (away * along).mean(0)
+
 
 class LinearProgram(nn.Module):
     r"""The solution of a linear program.
@@ -345,13 +355,7 @@ def _mean(
     # With an axis of samples before the ends are put together: each has multipliers of its own.
     noisy = given | {"c": cost.detach() + noise.sigma * Z}
     record = solve_between(solver._solve, noisy, ends, None, "LinearProgram")
-    x = record.x
-    mean = x.mean(0)
-    if torch.is_grad_enabled() and c.requires_grad:
-        # Zero in value. Less their mean, samples say the same with less noise.
-        away = (x - mean).detach() * (noise.samples / (noise.samples - 1) / noise.sigma)
-        along = (Z * (cost - cost.detach())).sum(-1, keepdim=True)
-        mean = mean + (away * along).mean(0)
+    mean = noise.mean(record.x, Z, cost)
     kept: dict[str, Tensor] = {}
     for field in fields(record):
         value = getattr(record, field.name)
