@@ -1,14 +1,14 @@
 """Deblurring by total variation: legato and deepinv, one energy, one stopping gap.
 
-    python benchmarks/reconstruction.py [--device cuda] [--out results.json]
+    python benchmarks/reconstruction.py [--device cuda] [--out results.json] [--deepinv WHEEL]
 
 Both minimise ½‖k * x − y‖² + λ|∇x| of a picture of 512×512 pixels by Chambolle and Pock's method
 with the proximal map of the data term, from y. Each is stopped after as many iterations as it needs
 for an energy at most 1e-4 above the minimum, relatively; that is found by 20 000 iterations.
 Both are timed with the fastest ratio of primal to dual steps of one grid, and legato with its own
-beside. The load of the machine when it started is noted. deepinv is to be on the path, where
-torchvision's compiled operators do not load after benchmarks/peers/without_torchvision.py; without
-it only legato is timed.
+beside. The load of the machine when it started is noted. --deepinv names deepinv's wheel, or the
+folder where it was unpacked: nothing of it is compiled, and packages that it imports and does not
+call here get stand-ins. Without deepinv only legato is timed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from peers.stand_ins import with_stand_ins
 from record import record
 from torch import Tensor
 
@@ -103,8 +105,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--deepinv", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
+    if options.deepinv is not None:
+        sys.path.insert(0, str(options.deepinv))
+        print("stand-ins for", with_stand_ins())
     device, load = torch.device(options.device), os.getloadavg()[0]
     task = Deblurring("gauss", gaussian(1.6).to(device))
     clean = draw_picture(0, options.size, options.size)[None, None].to(device)

@@ -13,7 +13,7 @@ from legato.functions import L1, Function, GroupL1
 from legato.nn.filter_bank import dct_basis, first_coefficients
 from legato.nn.reconstruction.convex_spline import ConvexSpline
 from legato.nn.reconstruction.weights import as_weight
-from legato.operators import Convolution, Differences
+from legato.operators import Convolution, Differences, Operator
 
 
 class TV(nn.Module):
@@ -25,7 +25,8 @@ class TV(nn.Module):
         weight (float, Tensor or Module): λ to start from, learned as exp(·): a number, a map
             (H, W), or a module from the first image to λ, such as :class:`WeightMap`. Default: 0.01
         isotropic (bool): take the Euclidean norm of the gradient at each pixel; else the sum of
-            absolute differences. Default: True
+            absolute differences, and ``WeightMap(2)`` weighs the two directions of grey images
+            apart, vertical differences first. Default: True
 
     Shape:
         - image: (B, C, H, W); the term is one of images of this shape
@@ -44,10 +45,17 @@ class TV(nn.Module):
     def forward(self, image: Tensor) -> Function:
         """The term R for a first image (B, C, H, W)."""
         weight = self.weight(image)
-        if weight.ndim > 1:
+        if self._is_directional(weight, image):
+            weight = weight.unsqueeze(1)  # the axis of channels
+        elif weight.ndim > 1:
             weight = weight.unsqueeze(-3)  # the axis of directions
         penalty = GroupL1(weight, dim=-3) if self.isotropic else L1(weight)
         return penalty @ Differences()
+
+    def _is_directional(self, weight: Tensor, image: Tensor) -> bool:
+        """Whether λ (B, 2, H, W) has a map for each direction."""
+        two = weight.ndim == 4 and weight.shape[1] == 2
+        return not self.isotropic and two and image.shape[1] == 1
 
 
 class Filters(nn.Module):
@@ -124,19 +132,24 @@ class Filters(nn.Module):
 class ConvexRidges(nn.Module):
     r"""A convex ridge regulariser: learned filters, each with a learned convex potential.
 
-    .. math:: R(x) = λ \sum_k \sum_i ψ_k\bigl((d_k * x)_i\bigr)
+    .. math:: R(x) = λ \sum_k \sum_i ψ_k\bigl((d_k * x)_i\bigr), \qquad \max ψ_k'' = 1
 
     ψ_k is an even :class:`ConvexSpline` with non-negative learned curvatures, so the energy
     is smooth and, with ½‖x − y‖², strongly convex: its solution has a derivative everywhere but at
     knots, and the equilibrium gradient, ``Implicit(CG())``, is the exact one.
 
+    The filters are learned as compositions d_k = b_k * a of small ones, with a of mean zero, which
+    is easier than learning large ones, and divided by the norm of all of them together: λ is the
+    Lipschitz constant of ∇R. A potential starts as Huber's function, with slopes of up to λ·bend.
+
     Args:
-        filters (int): K. Default: 48
+        filters (int): K. Default: 32
         size (int): pixels across a filter. Default: 13
-        intervals (int): curvatures of a potential. Default: 60
-        reach (float): where potentials become straight. Default: 0.6
-        weight (float): λ to start from. Default: 1.0
-        bend (float): up to here potentials start curved, beyond straight. Default: 0.02
+        through (int): how many filters a has. Default: 8
+        intervals (int): curvatures of a potential. Default: 20
+        reach (float): where potentials become straight. Default: 0.02
+        weight (float): λ to start from. Default: 20.0
+        bend (float): up to here potentials start curved, beyond straight. Default: 0.002
 
     Shape:
         - image: (B, 1, H, W); the term is one of images of this shape
@@ -144,29 +157,33 @@ class ConvexRidges(nn.Module):
     Reference: Goujon et al. (2023), *A neural-network-based convex regularizer for inverse
     problems*.
 
-    >>> prior = ConvexRidges(8, 3, intervals=20)
-    >>> sum(p.numel() for p in prior.parameters())  # 8 filters, 8 potentials, λ
-    225
+    >>> prior = ConvexRidges()
+    >>> sum(p.numel() for p in prior.parameters())  # a, b, 32 potentials, λ
+    13577
     """
 
     def __init__(
         self,
-        filters: int = 48,
+        filters: int = 32,
         size: int = 13,
         *,
-        intervals: int = 60,
-        reach: float = 0.6,
-        weight: float = 1.0,
-        bend: float = 0.02,
+        through: int = 8,
+        intervals: int = 20,
+        reach: float = 0.02,
+        weight: float = 20.0,
+        bend: float = 0.002,
     ) -> None:
         super().__init__()
         require_whole(filters, "filters")
         require_whole(size, "size", 2)
+        require_whole(through, "through")
         require_whole(intervals, "intervals")
         require_positive(reach, "reach")
         require_positive(bend, "bend")
         self.size, self.spacing = size, reach / intervals
-        self.coefficients = nn.Parameter(first_coefficients(filters, 1, size))
+        generator = torch.Generator().manual_seed(0)
+        self.first = nn.Parameter(_small((through, 1), size // 2 + 1, generator))
+        self.second = nn.Parameter(_small((filters, through), size - size // 2, generator))
         self.weight = as_weight(weight)
         middles = (torch.arange(intervals) + 0.5) * self.spacing
         # softplus⁻¹ of a curvature of about 1 near zero that falls off like Huber's
@@ -176,16 +193,29 @@ class ConvexRidges(nn.Module):
     @property
     def filters(self) -> Tensor:
         """The filters d (K, 1, size, size)."""
-        return torch.einsum(
-            "kcb,bij->kcij", self.coefficients, dct_basis(self.size, self.coefficients)
-        )
+        a = self.first - self.first.mean((2, 3), keepdim=True)
+        composed = nn.functional.conv_transpose2d(a.transpose(0, 1), self.second.transpose(0, 1))
+        power = torch.fft.rfft2(composed, s=(4 * self.size, 4 * self.size)).abs().square()
+        return (composed / power.sum((0, 1)).amax().sqrt()).transpose(0, 1)
 
     @property
     def curvatures(self) -> Tensor:
         """ψ'' on its intervals, (K, intervals)."""
-        return nn.functional.softplus(self.raw)
+        free = nn.functional.softplus(self.raw)
+        return free / free.amax(1, keepdim=True)
+
+    def operator(self) -> Operator:
+        """K, the bank of filters."""
+        return Convolution(self.filters, "mirror")
 
     def forward(self, image: Tensor) -> Function:
         """The term R for a first image (B, 1, H, W)."""
         curvatures = self.weight(image) * self.curvatures[:, None, None]
-        return ConvexSpline(curvatures, self.spacing) @ Convolution(self.filters, "mirror")
+        return ConvexSpline(curvatures, self.spacing) @ self.operator()
+
+
+def _small(count: tuple[int, int], size: int, generator: torch.Generator) -> Tensor:
+    """Random filters that begin narrow: normal numbers under a Gaussian of one pixel."""
+    n = torch.arange(size) - (size - 1) / 2
+    window = torch.exp(-(n[:, None] ** 2 + n**2) / 2)
+    return window * torch.randn(*count, size, size, generator=generator)

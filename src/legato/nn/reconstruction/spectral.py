@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,15 +23,22 @@ class SpectralLeastSquares(Function):
               \mathrm{prox}_{αg}(v) = ℱ^{-1}\frac{ℱv + α\,\overline{ℱk}\,ℱy}{1 + α|ℱk|²}
 
     A primal–dual method then needs a fifth of the steps that it takes with the gradient. No ties.
+    |ℱk|² and \overline{ℱk}ℱy are computed once, when it is made.
     Reference: Wang, Yang, Yin, Zhang (2008), for the same division in alternating minimisation.
     """
 
     operator: Blur
     y: Tensor
+    power: Tensor = field(init=False)
+    spectrum: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         if self.operator.boundary != "circular":
             raise InputError("SpectralLeastSquares needs a circular boundary.")
+        symbol = self._symbol(self.y)
+        object.__setattr__(self, "power", symbol.real**2 + symbol.imag**2)
+        seen = symbol.conj().resolve_conj() * torch.fft.rfftn(self.y, dim=self._axes)
+        object.__setattr__(self, "spectrum", seen)
 
     @property
     def _axes(self) -> tuple[int, ...]:
@@ -73,26 +80,23 @@ class SpectralLeastSquares(Function):
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         """Frequency by frequency, |p|²/(2|k|²) + Re⟨p, y/k⟩: large where k is small."""
         sizes = [y.shape[a] for a in self._axes]
-        symbol = self._symbol(y)
-        solved = torch.fft.irfftn(torch.fft.rfftn(y, dim=self._axes) / symbol.conj(), sizes)
+        spectrum = torch.fft.rfftn(y, dim=self._axes) / self._symbol(y).conj()
+        solved = torch.fft.irfftn(spectrum, sizes)
         return sum_beyond(0.5 * solved**2 + solved * self.y, batch)
 
 
 @register_prox(SpectralLeastSquares, Euclidean)
 def _(g: SpectralLeastSquares, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
-    symbol = g._symbol(y)
-    inverse = 1 / (1 + alpha * symbol.abs() ** 2)
-    # Apart, so that what the data bring is computed once in a solve.
-    own = _filtered(g.y, alpha * inverse * symbol.conj(), g._axes)
-    return _filtered(y, inverse + 0j, g._axes) + own
+    inverse = 1 / (1 + alpha * g.power)
+    return filtered(y, inverse, alpha * inverse * g.spectrum, g._axes)
 
 
-def _filtered(x: Tensor, symbol: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The convolution that has this symbol."""
-    if symbol.requires_grad:
+def filtered(x: Tensor, symbol: Tensor, spectrum: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The convolution that has a symbol, and a picture of a spectrum added."""
+    if symbol.requires_grad or spectrum.requires_grad:
         sizes = [x.shape[a] for a in axes]
-        return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol, sizes, dim=axes)
-    return _Filtered.apply(x, symbol, axes)  # type: ignore[no-untyped-call]
+        return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol + spectrum, sizes, dim=axes)
+    return _Filtered.apply(x, symbol, spectrum, axes)  # type: ignore[no-untyped-call]
 
 
 class _Filtered(torch.autograd.Function):
@@ -101,22 +105,26 @@ class _Filtered(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, symbol: Tensor, axes: tuple[int, ...]) -> Tensor:
+    def forward(
+        x: Tensor, symbol: Tensor, spectrum: Tensor | None, axes: tuple[int, ...]
+    ) -> Tensor:
         sizes = [x.shape[a] for a in axes]
-        return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol, sizes, dim=axes)
+        found = torch.fft.rfftn(x, dim=axes) * symbol
+        return torch.fft.irfftn(found if spectrum is None else found + spectrum, sizes, dim=axes)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, symbol, ctx.axes = inputs
+        _, symbol, _, ctx.axes = inputs
         ctx.save_for_backward(symbol)
         ctx.save_for_forward(symbol)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         (symbol,) = ctx.saved_tensors
-        return _Filtered.apply(grad, symbol.conj(), ctx.axes), None, None  # type: ignore[no-untyped-call]
+        back = _Filtered.apply(grad, symbol.conj(), None, ctx.axes)  # type: ignore[no-untyped-call]
+        return back, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
         (symbol,) = ctx.saved_tensors
-        return _Filtered.apply(tangent, symbol, ctx.axes)  # type: ignore[no-untyped-call]
+        return _Filtered.apply(tangent, symbol, None, ctx.axes)  # type: ignore[no-untyped-call]

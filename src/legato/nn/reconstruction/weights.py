@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -43,8 +45,9 @@ class WeightMap(nn.Module):
 
     .. math:: λ(y) = \exp(a + N_θ(x^0(y)))
 
-    Four layers see 15×15 pixels; what they add to the learned logarithms a starts at zero, so that
-    training begins with one weight a map. Complex images are seen by their modulus.
+    Its layers see 5 + 2·Σ ``dilations`` pixels each way; what they add to the learned logarithms a
+    starts at zero, so that training begins with one weight a map. Complex images are seen by their
+    modulus.
 
     Args:
         maps (int): how many: 1 for total variation, K for K filters. Default: 1
@@ -52,6 +55,8 @@ class WeightMap(nn.Module):
         level (float): what counts as a large deviation in the first image, such as a few times the
             noise's; the network sees the image in this unit. Default: 0.2
         width (int): channels of its layers. Default: 32
+        dilations (sequence of int): of the layers of 3×3 weights that follow the first one of 5×5.
+            Default: (2, 3), four layers that see 15×15 pixels
 
     Shape:
         - image: (B, 1, H, W)
@@ -65,11 +70,14 @@ class WeightMap(nn.Module):
     """
 
     def __init__(
-        self, maps: int = 1, weight: float | Tensor = 0.01, *, level: float = 0.2, width: int = 32
-    ) -> None:
+        self, maps: int = 1, weight: float | Tensor = 0.01, *, level: float = 0.2, width: int = 32,
+        dilations: Sequence[int] = (2, 3),
+    ) -> None:  # fmt: skip
         super().__init__()
         require_whole(maps, "maps")
         require_whole(width, "width")
+        for dilation in dilations:
+            require_whole(dilation, "dilations")
         require_positive(level, "level")
         self.level = level
         start = torch.as_tensor(weight, dtype=torch.get_default_dtype()).detach()
@@ -79,10 +87,10 @@ class WeightMap(nn.Module):
             raise InputError(f"weight has {start.numel()} entries: give one, or one for each of "
                              f"the {maps} maps.")  # fmt: skip
         self.log = nn.Parameter(start.log().flatten().expand(maps).clone()[:, None, None])
+        between = [part for d in dilations for part in (_conv(width, width, 3, d), nn.ReLU())]
         self.layers = nn.Sequential(
-            _conv(1, width, 5, 1), nn.ReLU(), _conv(width, width, 3, 2), nn.ReLU(),
-            _conv(width, width, 3, 3), nn.ReLU(), nn.Conv2d(width, maps, 1),
-        )  # fmt: skip
+            _conv(1, width, 5, 1), nn.ReLU(), *between, nn.Conv2d(width, maps, 1)
+        )
         last = self.layers[-1]
         assert isinstance(last, nn.Conv2d)
         assert last.bias is not None

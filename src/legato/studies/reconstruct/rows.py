@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,10 +18,9 @@ from legato.operators import Identity
 from legato.studies.denoise.clean import shipped_denoiser
 from legato.studies.denoise.images import middle
 from legato.studies.denoise.scores import psnr
-from legato.studies.denoise.training import Patches, patch_loss
 from legato.studies.reconstruct.tasks import DIFFERENCES, Task
+from legato.studies.reconstruct.training import Progress, train
 
-Progress = Callable[[str], None]
 ROWS = ("linear", "TV, one λ", "TV, bilevel λ", "TV, λ(y)", "filters", "filters, λ(y)")
 """The rows, in the order in which each builds on those before."""
 
@@ -31,12 +29,12 @@ ROWS = ("linear", "TV, one λ", "TV, bilevel λ", "TV, λ(y)", "filters", "filte
 class Settings:
     """What the study depends on."""
 
-    iterations: int = 60  # of the learned models; the last `last` are differentiated
+    iterations: int = 20  # of the learned models; the last `last` are differentiated
     last: int = 20
     solved: int = 300  # of total variation with one λ
     batch: int = 16
     patch: int = 64
-    steps: int = 4000
+    steps: int = 100_000
     seconds: float = 20.0
     lr: float = 1e-2
     network_lr: float = 1e-3
@@ -44,9 +42,9 @@ class Settings:
     window: int = 128  # … by their middles
     tests: int = 10_000
     seeds: tuple[int, ...] = (1, 2, 3)
-    chunk: int = 17  # pictures at once when measuring
+    chunk: int = 6  # pictures at once when measuring
     seed: int = 0
-    filters: bool = True
+    dilations: tuple[int, ...] = (2, 4, 8)  # of the networks
 
 
 class Model(nn.Module):
@@ -106,25 +104,20 @@ class WeightLoss:
         return float(loss.detach()), float(slope)
 
 
-def new_model(
-    row: str, task: Task, weight: float, settings: Settings, learned: dict[str, nn.Module]
-) -> Model:
-    """The model of a row before its training; that of filters goes on from those before."""
-    prior: nn.Module
+def new_model(row: str, task: Task, weight: float, settings: Settings) -> Model:
+    """The model of a row before its training: filters begin as those that denoise."""
     if row == "TV, λ(y)":
-        prior = TV(WeightMap(weight=weight, level=task.level))
-        return Model(task, prior, settings.iterations, settings.last)
-    shipped, before = shipped_denoiser(), learned.get("filters")
+        maps = WeightMap(2, weight, level=task.level, dilations=settings.dilations)
+        return Model(task, TV(maps, isotropic=False), settings.iterations, settings.last)
+    shipped = shipped_denoiser()
     start, filters = _first_weights(shipped, weight), shipped.filters.detach()
-    if row != "filters" and isinstance(before, Model) and isinstance(before.prior, Filters):
-        assert isinstance(before.prior.weight, Weight)
-        start = before.prior.weight.log.detach().exp().cpu()
-        filters = before.prior.filters.detach().cpu()
     count = len(filters)
-    learned_weight = (
-        Weight(start) if row == "filters" else WeightMap(count, start, level=task.level)
+    learned = (
+        Weight(start)
+        if row == "filters"
+        else WeightMap(count, start, level=task.level, dilations=settings.dilations)
     )
-    prior = Filters(count, shipped.size, weight=learned_weight)
+    prior = Filters(count, shipped.size, weight=learned)
     prior.set_filters(filters)
     return Model(task, prior, settings.iterations, settings.last)
 
@@ -140,50 +133,17 @@ def _first_weights(denoiser: AnalysisDenoiser, weight: float) -> Tensor:
     return (own * (weight / 0.07))[:, None, None]
 
 
-def train(
+def train_row(
     model: Model, images: Sequence[Tensor], settings: Settings, device: torch.device,
-    engine: Engine, say: Progress = lambda line: None,
+    say: Progress = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Adam on random windows, with the learning rate decayed by the time there is."""
+    """Train a row's model as its settings say."""
     task = model.task
-    model.to(device).train()
-    patches = Patches(images, task.size or settings.patch, settings.seed)
-    generator = torch.Generator().manual_seed(settings.seed)
-    network = [p for n, p in model.named_parameters() if "layers." in n]
-    rest = [p for n, p in model.named_parameters() if "layers." not in n]
-    groups: list[dict[str, Any]] = [
-        {"params": rest, "lr": settings.lr},
-        {"params": network, "lr": settings.network_lr},
-    ]
-    groups = [g for g in groups if g["params"]]
-    first = [g["lr"] for g in groups]
-    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
-    losses: list[float] = []
-    total, count, step, done, start = torch.zeros((), device=device), 0, 0, 0.0, time.perf_counter()
-    while done < 1:
-        for group, lr in zip(optimizer.param_groups, first, strict=True):
-            group["lr"] = lr * min(1.0, (step + 1) / 20) * (0.5 + 0.5 * math.cos(math.pi * done))
-        clean = patches.draw(settings.batch).to(device)
-        y = task.simulate(clean, generator)
-        with engine:
-            loss = patch_loss(model(y), clean, 0.1)
-            optimizer.zero_grad()
-            loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        total += loss.detach()
-        count, step = count + 1, step + 1
-        done = max(step / settings.steps, (time.perf_counter() - start) / settings.seconds)
-        if step % 50 == 0 or done >= 1:
-            losses.append(float(total) / count)
-            total.zero_()
-            count = 0
-            if not math.isfinite(losses[-1]):
-                raise RuntimeError(f"The loss is {losses[-1]} after {step} steps.")
-    model.eval()
-    seconds = time.perf_counter() - start
-    say(f"{step} steps, {seconds:.1f} s, loss {losses[0]:.4f} → {losses[-1]:.4f}")
-    return {"steps": step, "seconds": round(seconds, 1), "losses": losses}
+    return train(
+        model, task.simulate, images, size=task.size or settings.patch, batch=settings.batch,
+        steps=settings.steps, seconds=settings.seconds, lr=settings.lr,
+        network_lr=settings.network_lr, seed=settings.seed, device=device, say=say,
+    )  # fmt: skip
 
 
 @torch.no_grad()

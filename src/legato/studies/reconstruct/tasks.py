@@ -1,4 +1,4 @@
-"""What is reconstructed: blurred pictures and sinograms, simulated on clean ones."""
+"""What is reconstructed: blurred pictures, sinograms and k-space, simulated on clean ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from legato.algorithms import Algorithm, PrimalDual
 from legato.errors import InputError
 from legato.functions import Function, register_prox
 from legato.geometry import Euclidean
-from legato.nn.reconstruction.spectral import SpectralLeastSquares
+from legato.nn.reconstruction.spectral import SpectralLeastSquares, filtered
 from legato.operators import Blur, Identity, Operator, Radon
 
-BALANCE = 100.0
+BALANCE = 30.0
 """Primal to dual steps, for pictures in [0, 1] and weights of about 0.01."""
 DIFFERENCES = math.sqrt(8.0)
 """A bound of ‖∇‖."""
@@ -32,7 +32,7 @@ class Task:
     operator: Operator
 
     def simulate(self, clean: Tensor, generator: torch.Generator) -> Tensor:
-        """Data for pictures (B, 1, H, W); the noise is drawn on the CPU, alike on any device."""
+        """Data for pictures (B, 1, H, W); noise is drawn on the device of the generator."""
         raise NotImplementedError
 
     def term(self, y: Tensor) -> Function:
@@ -53,6 +53,21 @@ class Task:
 
 
 @dataclass
+class Denoising(Task):
+    """White noise alone."""
+
+    sigma: float = 25 / 255
+    name: str = "denoise"
+
+    def __post_init__(self) -> None:
+        self.operator, self.level = Identity(), 0.2
+
+    def simulate(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(clean.shape, generator=generator, device=generator.device).to(clean)
+        return clean + self.sigma * noise
+
+
+@dataclass
 class Deblurring(Task):
     """A circular blur and white noise."""
 
@@ -66,7 +81,7 @@ class Deblurring(Task):
         self.operator, self.level = Blur(self.kernel), 0.2
 
     def simulate(self, clean: Tensor, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(clean.shape, generator=generator).to(clean)
+        noise = torch.randn(clean.shape, generator=generator, device=generator.device).to(clean)
         return self.operator(clean) + self.sigma * noise
 
     def term(self, y: Tensor) -> Function:
@@ -142,7 +157,8 @@ class Tomography(Task):
         seen = (clean.flatten(-2) @ self.matrix.mT).unflatten(-1, self.rays)
         absorbed = seen * (self.norm * self.darkest / self.length)
         expected = self.photons * torch.exp(-absorbed)
-        counts = torch.poisson(expected.cpu(), generator=generator).clamp(min=1).to(clean)
+        counts = torch.poisson(expected.to(generator.device), generator=generator)
+        counts = counts.clamp(min=1).to(clean)
         return -(counts / self.photons).log() * (self.length / self.norm / self.darkest)
 
     def term(self, y: Tensor) -> Function:
@@ -170,6 +186,82 @@ class Tomography(Task):
         return PrimalDual(tau=self.step, norm=norm)
 
 
+class FourierLeastSquares(Function):
+    r"""Least squares behind some frequencies of a real picture, whose prox divides its spectrum.
+
+    .. math:: g(x) = \tfrac12‖M(ℱx − y)‖², \qquad \mathrm{prox}_{αg}(v) =
+              ℱ^{-1}\frac{ℱv + α\,ℱb}{1 + α m}, \quad b = \mathrm{Re}\,ℱ^*My
+
+    m is the mean of the mask M at a frequency and its negative, which a real picture links.
+    """
+
+    def __init__(self, scan: Cartesian, y: Tensor) -> None:
+        self.scan, self.y = scan, y
+        self.back = scan.back(y)
+        self.spectrum = torch.fft.rfft2(self.back)
+
+    def summands(self, x: Tensor) -> Tensor:
+        seen = torch.fft.fft2(x, norm="ortho") * self.scan.mask
+        return 0.5 * (seen - self.y).abs() ** 2
+
+    @property
+    def coupled(self) -> int:
+        return 2
+
+    def prox_couples(self) -> tuple[int, ...]:
+        return -2, -1
+
+    def start(self) -> Tensor:
+        return torch.zeros_like(self.back)
+
+
+@register_prox(FourierLeastSquares, Euclidean)
+def _(g: FourierLeastSquares, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
+    inverse = 1 / (1 + alpha * g.scan.symbol)
+    return filtered(y, inverse, alpha * inverse * g.spectrum, (-2, -1))
+
+
+class Cartesian(Task):
+    """Some lines of k-space, white noise on both parts, and one coil whose map is one.
+
+    A quarter of the columns: the lowest frequencies, and others drawn by chance, fewer further out.
+    """
+
+    def __init__(
+        self, name: str, size: int = 128, kept: int = 4, sigma: float = 0.02, ridge: float = 0.02,
+        device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
+        self.name, self.size, self.level = name, size, 0.2
+        self.sigma, self.ridge = sigma, ridge
+        frequency = torch.fft.fftfreq(size).abs() * size
+        low = frequency <= max(1, round(0.04 * size))
+        chances = torch.where(low, 0.0, (frequency + 1.0) ** -1)
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.multinomial(chances, size // kept - int(low.sum()), generator=generator)
+        self.mask = low.index_fill(0, drawn, True).to(device, torch.get_default_dtype())
+        negative = self.mask.flip(0).roll(1)
+        self.symbol = (0.5 * (self.mask + negative))[: size // 2 + 1]
+        self.operator = Identity()
+
+    def simulate(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn((*clean.shape, 2), generator=generator, device=generator.device)
+        seen = torch.fft.fft2(clean, norm="ortho")
+        return self.mask * (seen + self.sigma * torch.view_as_complex(noise).to(seen))
+
+    def back(self, y: Tensor) -> Tensor:
+        """Re ℱ*My, the zero-filled picture."""
+        return torch.fft.ifft2(self.mask * y, norm="ortho").real
+
+    def term(self, y: Tensor) -> Function:
+        return FourierLeastSquares(self, y)
+
+    def first(self, y: Tensor) -> Tensor:
+        return self.term(y).prox(torch.zeros_like(y.real), 1 / self.ridge)
+
+    def plain(self, y: Tensor) -> Tensor:
+        return self.back(y)
+
+
 def gaussian(width: float, radius: int = 8) -> Tensor:
     """A Gaussian kernel."""
     n = torch.arange(-radius, radius + 1.0)
@@ -192,7 +284,7 @@ def motion(length: int = 15, degrees: float = 30.0) -> Tensor:
     return kernel / kernel.sum()
 
 
-TASKS = ("deblur-gauss", "deblur-motion", "ct-60", "ct-30")
+TASKS = ("deblur-gauss", "deblur-motion", "ct-60", "ct-30", "mri-4")
 """The tasks by name."""
 
 
@@ -204,4 +296,6 @@ def make_task(name: str, device: torch.device, size: int = 128) -> Task:
         return Deblurring(name, motion().to(device))
     if name in ("ct-60", "ct-30"):
         return Tomography(name, int(name[3:]), size, device=device)
+    if name == "mri-4":
+        return Cartesian(name, size, device=device)
     raise InputError(f"There is no task {name!r}; the tasks are {', '.join(TASKS)}.")
