@@ -283,7 +283,7 @@ def test_a_graph_that_cannot_be_captured(gradient, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
 
     monkeypatch.setattr(legato.engine.machine.Graph, "_capture", fails)
-    monkeypatch.setattr(legato.engine.switch, "_captures", lambda tensors: True)
+    monkeypatch.setattr(legato.engine.switch, "captures", lambda tensors: True)
     found = []
     for engine in (lg.Eager(), lg.Replayed()):
         weight = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)

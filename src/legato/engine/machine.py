@@ -193,6 +193,13 @@ class Graph:
         return _copies(self(*tensors))
 
 
+def captures(tensors: Sequence[Tensor]) -> bool:
+    """Whether these tensors are on a GPU that may record a graph now."""
+    if all(t.device.type != "cuda" for t in tensors):
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
 class CapturedLoop:
     """:class:`Loop` as a graph, or as one that is replayed as often as it takes."""
 

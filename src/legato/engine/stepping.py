@@ -15,6 +15,7 @@ from legato._support import tree
 from legato._support.compiling import UnrecordableError
 from legato._support.forking import renew_after_fork
 from legato.algorithms import Algorithm
+from legato.engine.at_once import replays
 from legato.engine.expecting import Call, Expectations, is_one
 from legato.engine.machine import Builder, CapturedLoop, CapturedSweep
 from legato.engine.program import Adjoint, Program
@@ -93,6 +94,7 @@ def forget() -> None:
     with _memory.lock:
         _kept.clear()
     expectations.forget()
+    replays.clear()
 
 
 def expected_step(call: Call) -> tuple[Stepping | None, bool]:

@@ -28,6 +28,7 @@ from legato.engine.machine import (
     OpenTape,
     Sweep,
     Tape,
+    captures,
 )
 from legato.engine.stepping import Kept, Stepping, expected_step, stepping
 from legato.errors import EagerWarning
@@ -221,7 +222,7 @@ def recorded_run(
 
 def may_begin(engine: Engine, call: Call, expected: Stepping, iterations: int) -> bool:
     """Whether a device is there that can begin at once: with a graph that it has."""
-    if not _captures(tree.leaves(call.state)):
+    if not captures(tree.leaves(call.state)):
         return False
     kept = expected.kept
     key = _key(engine, kept, iterations)
@@ -246,7 +247,7 @@ def loop(engine: Engine, step: Stepping, state: Any, iterations: int) -> tuple[A
     builder = _builder(step.kept, engine, iterations)
     with torch.no_grad():
         inputs = (*leaves, *builder.prepared([t.detach() for t in step.outside]))
-        if _captures(inputs):
+        if captures(inputs):
             key = _key(engine, step.kept, iterations)
             with step.kept.lock:
                 if key not in step.kept.loops:
@@ -282,7 +283,7 @@ def sweep(
     with torch.no_grad():
         outside = builder.prepared([t.detach() for t in step.outside])
         inputs = [*(t.detach() for t in state), *outside]
-        if _captures(inputs):
+        if captures(inputs):
             captured = _free_sweep(step.kept, builder, _key(engine, step.kept, iterations))
             try:
                 tape = captured.hold()
@@ -324,12 +325,6 @@ def _free_sweep(kept: Kept, builder: Builder, key: Any) -> CapturedSweep:
         one.lock.acquire()
         kept.sweeps[key].append(one)
         return one
-
-
-def _captures(tensors: Sequence[Tensor]) -> bool:
-    if all(t.device.type != "cuda" for t in tensors):
-        return False
-    return not torch.cuda.is_current_stream_capturing()
 
 
 def _is_transformed(state: Any) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from legato._support import tree
 from legato._support.compiling import is_being_recorded
 from legato._support.graph import leaves_behind
+from legato._support.lazy import lazy
 from legato._support.rows import Rows
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
@@ -183,7 +184,8 @@ class Linearisation:
         parameters: the θ of :meth:`jvp`.
         batch: how many leading axes of the state are a batch: cotangents are matrices then, with a
             row for each of its elements.
-        engine: what products from the left run by; None for step by step.
+        engine: what products from the left run by, and solvers' own recurrences; None for step by
+            step.
 
     >>> problem = lg.Composite(lg.Quadratic(0.5 * torch.eye(2), torch.zeros(2)))
     >>> algorithm = lg.ForwardBackward(1.0)
@@ -212,14 +214,25 @@ class Linearisation:
         self._outputs = tree.leaves(self.after)
         self._parameters = list(parameters)
         self._pull: tuple[list[Tensor], list[Tensor | None]] | None = None
-        self._product = transposed(engine, problem, algorithm, self.state)
-        self._engine = engine if self._product else None
+        self.engine = engine
+
+    @lazy
+    def _product(self) -> Callable[..., Sequence[Tensor]] | None:
+        """The product by an engine; not every solver asks for it."""
+        return transposed(self.engine, self.problem, self.algorithm, self.state)
 
     @property
     def transposed(self) -> Transposed:
         """w ↦ A_xᵀw on rows; made anew, for one that is kept would keep itself alive."""
         flat = not self.algorithm.coordinates(self.state)
-        return Transposed(self._transposed, self._engine, self._together if flat else None)
+        engine = self.engine if self._product else None
+        return Transposed(self._transposed, engine, self._together if flat else None)
+
+    @lazy
+    def present_change(self) -> Tensor:
+        """The change in one step, relative to the present size: one number for each element."""
+        after = tree.detach(self.after)
+        return self.algorithm.residual(self.state, after, self.rows.batch)
 
     def _together(self, W: Tensor) -> Tensor:
         return self._products(self._outputs, self._inputs)(W)
@@ -263,6 +276,7 @@ class Linearisation:
             project and (lambda v: self.rows.flatten(project(self.rows.unflatten(v)))),
             halves.symmetric,
             lambda V: B(P(V)),
+            self.engine,
         )
 
     def _products(self, outputs: list[Tensor], inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:

@@ -12,7 +12,7 @@ from legato._support.checks import as_number
 from legato._support.telling import tell
 from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
-from legato.gradients.distance import VANISHED, present_change, rows_of
+from legato.gradients.distance import VANISHED, rows_of
 from legato.gradients.linear import LinearResult
 from legato.gradients.linear.base import norm, ratio
 from legato.running import MOVES
@@ -52,7 +52,7 @@ def warn_if_bent(
     changes = last_change.reshape(-1) if last_change.numel() == seen.numel() else last_change.amax()
     changes = torch.where(seen.reshape(-1) > 0, changes.to(w), 0.0)
     if linearisation.algorithm.coordinates(linearisation.state):
-        present = rows_of(present_change(linearisation), seen.reshape(-1))
+        present = rows_of(linearisation.present_change, seen.reshape(-1))
         gone = (present > MOVES) & (present >= VANISHED * changes)
         changes = torch.where(gone, 0.0, changes)
     if not bool((_CURVATURE * changes * reach * gain.reshape(-1) > BENT).any()):

@@ -41,8 +41,8 @@ def warn_if_far(
               ‖(I − A_x)^{-1}‖ ≥ ‖w‖/‖ξ‖,\; 1/(1 − ρ)
 
     The two are what any solve of (I − A_xᵀ)w = ξ shows of that norm, as far as ξ excites it; the
-    rate at which the iteration itself goes on sees the rest. Elements of a batch that the loss does
-    not see have no gradient to be wrong.
+    rate at which the iteration itself goes on sees the rest, where a solver does not. Elements of a
+    batch that the loss does not see have no gradient to be wrong.
     """
     radius = result.spectral_radius
     if radius is not None and not radius < 1:
@@ -52,12 +52,14 @@ def warn_if_far(
     factor = known = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
     changes = rows_of(last_change, seen)
     # The start may have been far larger than the solution, and the last change relative to it.
-    present = rows_of(present_change(linearisation), seen)
+    present = rows_of(linearisation.present_change, seen)
     shrunk = (changes < present) & (present < VANISHED * changes)
     changes = torch.where(shrunk, present, changes)
     changes = torch.where(seen > 0, changes, 0.0)
     visible = changes > max(10 * torch.finfo(factor.dtype).eps, (1 - _SLOWEST) * FAR)
-    if bool(visible.any()):
+    slower, farther = torch.stack([visible.any(), (changes * known > FAR).any()]).tolist()
+    # Where the radius is that of all of M, nothing is left to see; and far is far at any rate.
+    if slower and not farther and result.certain is None:
         rates = rows_of(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
         factor = torch.where(visible, torch.maximum(factor, 1 / (1 - rates)), factor)
     distances = changes * factor
@@ -83,12 +85,6 @@ def rows_of(values: Tensor, seen: Tensor) -> Tensor:
     """One number for each row, or the largest for all."""
     known = values.reshape(-1) if values.numel() == len(seen) else values.amax()
     return known.to(seen)
-
-
-def present_change(linearisation: Linearisation) -> Tensor:
-    """The change in one step, relative to the present size: one number for each element."""
-    after = tree.detach(linearisation.after)
-    return linearisation.algorithm.residual(linearisation.state, after, linearisation.rows.batch)
 
 
 @torch.no_grad()

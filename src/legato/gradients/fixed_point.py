@@ -19,6 +19,7 @@ from legato._support.holding import versions
 from legato._support.precision import full_precision
 from legato._support.telling import listening, tell
 from legato.engine import Replayed
+from legato.engine.at_once import at_once
 from legato.errors import (
     GradientError,
     InexactGradientWarning,
@@ -117,18 +118,20 @@ class FixedPointGradient(GradientStrategy):
             rows = linearisation.rows
             if versions(problem) != changes:
                 raise changed_since("A tensor that the problem holds is another one now")
-            _require_same_map(linearisation, then)
             xi = rows.flatten(grads)
-            # What is no number makes all of its element none: a zero in a coordinate that the loss
-            # does not see would look healthy. The other elements of a batch are differentiated.
-            lost = ~torch.isfinite(xi).all(-1, keepdim=True)
-            if bool(lost.any()):
+            seen = xi, rows.flatten(linearisation.after).detach(), rows.flatten(then)
+            sound, unit, lost, numbers = at_once(engine, _before_the_solve, *seen)
+            away, any_lost, any_left = numbers.tolist()  # the one time that a GPU is waited for
+            if away > 0:
+                raise changed_since(
+                    "One step from the solution leads elsewhere than when it was found, by "
+                    f"{away:.2g} of its size"
+                )
+            if any_lost:
                 _warn_of_the_loss(as_number(xi.abs().amax()))
-            # The system is linear: solved for cotangents of size 1, no norm under- or overflows.
-            unit = _power_of_two(torch.where(lost, 0.0, xi))
-            sound = torch.where(lost, 0.0, xi / unit)
             with listening() as report.warnings:
-                result = self.adjoint(linearisation, sound)
+                solve = self.adjoint if any_left else _nothing
+                result = solve(linearisation, sound)
                 self.conclude(result, linearisation)
                 warn_if_on_a_kink(linearisation, sound)
                 if not warn_if_far(linearisation, last_change, result, sound):
@@ -296,6 +299,43 @@ def _solve_as_one(solver: LinearSolver, product: Product, xi: Tensor) -> LinearR
     return replace(result, solution=w, residual=residual, converged=converged)
 
 
+def _nothing(linearisation: Linearisation, xi: Tensor) -> LinearResult:
+    """What solves the system where the loss sees nothing."""
+    return LinearResult.zero(xi)
+
+
+def _before_the_solve(xi: Tensor, found: Tensor, expected: Tensor) -> tuple[Tensor, ...]:
+    """ξ in units of its size, these, which rows are no numbers; and three numbers for the host.
+
+    By how much one step leads elsewhere than it did in the forward pass, from the same state; 0
+    where that is rounding. Whether a row of ξ is lost, and whether anything is left to be solved.
+    """
+    # What is no number makes all of its element none: a zero in a coordinate that the loss does
+    # not see would look healthy. The other elements of a batch are differentiated.
+    lost = ~torch.isfinite(xi).all(-1, keepdim=True)
+    kept = torch.where(lost, 0.0, xi)
+    # The system is linear: solved for cotangents of size 1, no norm under- or overflows.
+    unit = _power_of_two(kept)
+    sound = kept / unit
+    away = _led_elsewhere(found, expected)
+    numbers = [away.double(), lost.any().double(), sound.any().double()]
+    return sound, unit, lost, torch.stack(numbers)
+
+
+def _led_elsewhere(found: Tensor, expected: Tensor) -> Tensor:
+    """By how much a step leads elsewhere than it did, relative to its size; 0 up to rounding.
+
+    The backward pass builds the step anew from present values. Where these take any entry elsewhere
+    by more than rounding, on a GPU that adds up in any order, its derivative is that of another
+    problem. Small entries are not judged by the size of large ones, as far as rounding allows.
+    """
+    eps = torch.finfo(expected.dtype).eps
+    size = expected.abs().amax(-1, keepdim=True)
+    away = (found - expected).abs()
+    changed = away > eps**0.5 * expected.abs() + eps**0.75 * size
+    return torch.where(changed, away / torch.maximum(expected.abs(), eps * size), 0.0).amax()
+
+
 def _power_of_two(xi: Tensor) -> Tensor:
     """The power of two next to each row's largest entry: dividing by it leaves digits as they are.
 
@@ -315,7 +355,7 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
     radius = result.spectral_radius
     # Residuals and radii are known to rounding only; √eps is what rounding makes of a double
     # eigenvalue 1, which two equal columns have.
-    limit = 1 - math.sqrt(torch.finfo(result.solution.dtype).eps)
+    limit = 1 - (result.certain or math.sqrt(torch.finfo(result.solution.dtype).eps))
     if radius is not None and radius > limit and result.converged:
         # Ritz values of a non-normal map may leave its spectrum: ask power iteration.
         radius = spectral_radius(linearisation.transposed, result.solution)
@@ -349,30 +389,6 @@ def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
             "radius of exactly 0, equal columns that are learned). What they get is one of many "
             "gradients. Make the solution unique, or keep weights above 0.",
             NonContractiveWarning,
-        )
-
-
-@torch.no_grad()
-def _require_same_map(linearisation: Linearisation, then: tuple[Tensor, ...]) -> None:
-    """Refuse a step that leads elsewhere than it did in the forward pass, from the same state.
-
-    The backward pass builds the step anew from present values. Where these take any entry elsewhere
-    by more than rounding, on a GPU that adds up in any order, its derivative is that of another
-    problem. Small entries are not judged by the size of large ones, as far as rounding allows.
-    """
-    rows = linearisation.rows
-    found, expected = rows.flatten(linearisation.after), rows.flatten(then)
-    eps = torch.finfo(expected.dtype).eps
-    size = expected.abs().amax(-1, keepdim=True)
-    away = (found - expected).abs()
-    changed = away > eps**0.5 * expected.abs() + eps**0.75 * size
-    if bool(changed.any()):
-        worst_of = torch.where(
-            changed, away / torch.maximum(expected.abs(), eps * size), 0.0
-        ).amax()
-        raise changed_since(
-            "One step from the solution leads elsewhere than when it was found, by "
-            f"{float(worst_of):.2g} of its size"
         )
 
 

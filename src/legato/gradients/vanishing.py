@@ -14,7 +14,7 @@ from legato._support.telling import tell
 from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
 from legato.gradients.bending import BENT
-from legato.gradients.distance import FAR, VANISHED, present_change, rate_of_steps, rows_of
+from legato.gradients.distance import FAR, VANISHED, rate_of_steps, rows_of
 from legato.gradients.linear import LinearResult
 from legato.gradients.linear.base import norm, ratio
 
@@ -47,7 +47,7 @@ def warn_if_another_piece(
     if linearisation.algorithm.coordinates(linearisation.state):
         return
     seen = norm(xi).reshape(-1)
-    changes, present = rows_of(last_change, seen), rows_of(present_change(linearisation), seen)
+    changes, present = rows_of(last_change, seen), rows_of(linearisation.present_change, seen)
     lost = (seen > 0) & (present > FAR) & (present >= VANISHED * changes)
     if not bool(lost.any()):
         return

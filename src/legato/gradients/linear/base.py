@@ -34,6 +34,8 @@ class LinearResult:
         converged: whether the residual is what was asked for, in every row.
         spectral_radius: an estimate of that of M, where there is one; the largest of all rows.
         tol: the tolerance that was asked for, as far as the precision can reach it.
+        certain: how near to 1 that radius may be and be told from it, where it is known to be that
+            of all of M; None where it is what ξ excites.
 
     >>> M = torch.diag(torch.tensor([0.5, 0.25]))
     >>> result = lg.GMRES().solve(lambda w: M @ w, torch.ones(2))
@@ -47,6 +49,7 @@ class LinearResult:
     converged: bool
     spectral_radius: float | None = None
     tol: float | None = None
+    certain: float | None = None
 
     @classmethod
     def zero(cls, xi: Tensor) -> LinearResult:
@@ -86,6 +89,7 @@ class Factored:
         project: v ↦ Πv, the orthogonal projection onto the range of P, where it is known.
         symmetric: whether both are known to be symmetric; otherwise a solver has to check.
         together: as M, for many v at once, along one more axis in front.
+        engine: what a solver's own recurrences run by; None for step by step.
 
     >>> M = legato.gradients.Factored(lambda v: 0.5 * v, lambda v: v * torch.tensor([1.0, 0.0]))
     >>> M(torch.ones(2))
@@ -97,6 +101,7 @@ class Factored:
     project: Product | None = None
     symmetric: bool = False
     together: Product | None = None
+    engine: Engine | None = None
 
     def __call__(self, v: Tensor) -> Tensor:
         return self.B(self.P(v))

@@ -8,15 +8,17 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from legato.engine.at_once import at_once
 from legato.errors import GradientError
 from legato.gradients.linear.base import (
     Factored,
     LinearResult,
     LinearSolver,
     Product,
+    engine_behind,
     norm,
-    ratio,
     require_finite_products,
     residual_of,
 )
@@ -25,8 +27,10 @@ from legato.gradients.linear.spectrum import random_vector
 
 _INVERSE_STEPS = 3
 """Solves with the factors from which the eigenvalue next to 1 is estimated."""
-_POWERS = 10
+_POWERS = 8
 """Products that let the largest eigenvalues come out, and as many that measure them."""
+_FEW = 64
+"""Columns below which it does not pay to look which of them are in use."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,16 @@ class Direct(LinearSolver):
                 f"Direct would write out {count} of {n} × {n}. Use GMRES(), or raise "
                 f"Direct(largest={needed}) if that is meant."
             )
-        if not bool(xi.any()):
-            return LinearResult.zero(xi)
         tol = math.sqrt(torch.finfo(xi.dtype).eps)
-        columns = _columns_in_use(product, xi)
-        M = _written_out(product, xi, columns)
-        found = _by_factors(product, xi, M, columns, tol)
+        columns, used = _columns_in_use(product, xi)
+        M = _written_out(product, xi, columns, used)
+        found = _by_factors(product, xi, M, columns, used, tol)
         if found is not None:
             return found
         # Least squares of minimal norm: also defined, and certified by its residual, if singular.
         if columns.numel() < n:
-            M = _written_out(product, xi, torch.arange(n, device=xi.device))
+            columns = torch.arange(n, device=xi.device)
+            M = _written_out(product, xi, columns, torch.ones_like(columns, dtype=torch.bool))
         require_finite_products(M)
         identity = torch.eye(n, dtype=xi.dtype, device=xi.device)
         B, rhs = (identity - M).cpu(), xi.cpu().unsqueeze(-1)
@@ -80,25 +83,30 @@ class Direct(LinearSolver):
         return judged(product, w, xi, n, tol)
 
 
-def _columns_in_use(product: Product, xi: Tensor) -> Tensor:
-    """The columns of M = BP that are not 0 in every system.
+def _columns_in_use(product: Product, xi: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of M = BP that are not 0 in every system, and which of them count.
 
     P is symmetric where a step is known to be: rows that a random vector meets with 0 are columns
-    of zeros, almost surely.
+    of zeros, almost surely. Their number is rounded up by some that do not count: a number that
+    changed from call to call would need another graph in each.
     """
-    everything = torch.arange(xi.shape[-1], device=xi.device)
-    if not isinstance(product, Factored) or not product.symmetric:
-        return everything
-    seen = product.P(random_vector(xi)) != 0
-    return everything[seen.reshape(-1, xi.shape[-1]).any(0)]
+    n = xi.shape[-1]
+    everything = torch.arange(n, device=xi.device)
+    if isinstance(product, Factored) and product.symmetric and n > _FEW:
+        seen = product.P(random_vector(xi)) != 0
+        columns = everything[seen.reshape(-1, n).any(0)]
+        count = -(-len(columns) // _FEW) * _FEW
+        if count < n:
+            return pad(columns, (0, count - len(columns))), everything[:count] < len(columns)
+    return everything, torch.ones_like(everything, dtype=torch.bool)
 
 
-def _written_out(product: Product, xi: Tensor, columns: Tensor) -> Tensor:
+def _written_out(product: Product, xi: Tensor, columns: Tensor, used: Tensor) -> Tensor:
     """Columns of M, (…, n, k): by one product with all of them where that can be had."""
     if not columns.numel():
         return xi.new_zeros(*xi.shape, 0)
     units = torch.zeros(len(columns), xi.shape[-1], dtype=xi.dtype, device=xi.device)
-    units.scatter_(1, columns[:, None], 1.0)
+    units.scatter_(1, columns[:, None], used.to(xi)[:, None])
     units = units.reshape(len(columns), *(1,) * (xi.ndim - 1), -1).expand(-1, *xi.shape)
     together = getattr(product, "together", None)
     if together is not None:
@@ -110,10 +118,46 @@ def _written_out(product: Product, xi: Tensor, columns: Tensor) -> Tensor:
 
 
 def _by_factors(
-    product: Product, xi: Tensor, M: Tensor, columns: Tensor, tol: float
+    product: Product, xi: Tensor, M: Tensor, columns: Tensor, used: Tensor, tol: float
 ) -> LinearResult | None:
     """By an LU factorisation, refined once; None where I − M is next to singular."""
-    inner = M[..., columns, :]
+    w, numbers = xi, xi.new_zeros(2)
+    if len(columns):
+        probe = random_vector(columns.to(xi.dtype))
+        w, numbers = at_once(engine_behind(product), _factorised, M, xi, columns, used, probe)
+    residuals = residual_of(product, w, xi)[1]
+    residual, gain, growth = torch.cat([residuals.amax().reshape(1), numbers]).tolist()
+    certain = _certainty(product, xi.dtype)
+    # No number, or so large that rounding decides: the eigenvalue 1.
+    if not residual <= 2 * tol or not gain * certain < 1:
+        return None
+    radius = max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
+    if not growth <= 1:  # a map that expands, or one that is far from normal: its eigenvalues tell
+        inner = _inner(M, columns, used)
+        radius = max(radius, float(torch.linalg.eigvals(inner.cpu()).abs().amax()))
+    n = xi.shape[-1]
+    return LinearResult(w, residual, n, residual <= 2 * tol, radius, tol, certain)
+
+
+def _certainty(product: Product, dtype: torch.dtype) -> float:
+    """How far from 1 an eigenvalue of M has to be to be told from it.
+
+    √eps is what rounding makes of a double eigenvalue, where M is not normal; M = BP with two
+    symmetric factors has the eigenvalues of a symmetric matrix, which rounding moves by itself.
+    """
+    symmetric = isinstance(product, Factored) and product.symmetric
+    return float(torch.finfo(dtype).eps ** (0.75 if symmetric else 0.5))
+
+
+def _factorised(
+    M: Tensor, xi: Tensor, columns: Tensor, used: Tensor, probe: Tensor
+) -> tuple[Tensor, Tensor]:
+    """w = (I − M)⁻¹ξ from some columns of M, refined once; and two numbers, the largest of all.
+
+    By how much (I − M)⁻¹ makes a vector longer, after some turns, and by how much M does: about
+    1/(1 − λ) for the eigenvalue λ next to 1, and the radius.
+    """
+    inner = _inner(M, columns, used)
     identity = torch.eye(len(columns), dtype=xi.dtype, device=xi.device)
     factors, pivots, _ = torch.linalg.lu_factor_ex(identity - inner)
 
@@ -123,38 +167,28 @@ def _by_factors(
     def times(matrix: Tensor, v: Tensor) -> Tensor:
         return (matrix @ v.unsqueeze(-1)).squeeze(-1)
 
-    def inverse(rhs: Tensor) -> Tensor:
-        return rhs + times(M, solved(rhs[..., columns])) if len(columns) else rhs
+    def chosen(v: Tensor) -> Tensor:
+        return torch.where(used, v[..., columns], 0.0)
 
-    w = inverse(xi)
-    w = w + inverse(residual_of(product, w, xi)[0])
-    _, residuals = residual_of(product, w, xi)
-    gains = [torch.zeros_like(residuals)]
-    if len(columns):
-        v = w[..., columns]
-        for _ in range(_INVERSE_STEPS):
-            v = ratio(v, norm(v))
-            v = solved(v)
-        gains.append(norm(v))
-    growth = _growth(inner, w[..., columns]) if len(columns) else residuals.new_zeros(())
-    residual, gain, largest = torch.stack(
-        [residuals.amax(), torch.cat(gains).amax(), growth]
-    ).tolist()
-    # No number, or so large that rounding decides: the eigenvalue 1.
-    if not residual <= 2 * tol or not gain * tol < 1:
-        return None
-    radius = max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
-    if largest > 1:  # a map that expands, or one that is far from normal: its eigenvalues tell
-        radius = max(radius, float(torch.linalg.eigvals(inner.cpu()).abs().amax()))
-    return LinearResult(w, residual, xi.shape[-1], residual <= 2 * tol, radius, tol)
-
-
-def _growth(M: Tensor, v: Tensor) -> Tensor:
-    """By how much a product with M makes a vector longer, after a few: about the radius of M."""
-    v, grown = v + random_vector(v) * norm(v), torch.ones_like(norm(v))
+    w = xi + times(M, solved(chosen(xi)))
+    left = xi - w + times(M, chosen(w))
+    w = w + left + times(M, solved(chosen(left)))
+    v = chosen(w)
+    start = v + torch.where(used, probe, 0.0) * norm(v)
+    v = torch.where(norm(v) > 0, start, probe * used)
+    for _ in range(_INVERSE_STEPS):
+        v = solved(v / norm(v))
+    asked = norm(xi) > 0  # elements of a batch that the loss does not see are not judged
+    gain = torch.where(asked, norm(v), 0.0).amax()
+    v = v / norm(v)
     for turn in range(2 * _POWERS):
-        v = ratio(v, norm(v))
-        v = (M @ v.unsqueeze(-1)).squeeze(-1)
-        if turn >= _POWERS:
-            grown = grown * norm(v)
-    return (grown ** (1 / _POWERS)).amax()
+        v = times(inner, v)
+        if turn == _POWERS - 1:
+            v = v / norm(v).clamp(min=torch.finfo(v.dtype).tiny)
+    growth = torch.where(asked, norm(v), 0.0).amax() ** (1 / _POWERS)
+    return w, torch.stack([gain, growth])
+
+
+def _inner(M: Tensor, columns: Tensor, used: Tensor) -> Tensor:
+    """The rows of columns in use, which make them a square matrix."""
+    return torch.where(used[:, None], M[..., columns, :], 0.0)
