@@ -102,6 +102,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
     from legato.gradients import (
         CG as CG,
         GMRES as GMRES,
+        MINRES as MINRES,
         BiCGStab as BiCGStab,
         Direct as Direct,
         FixedPoint as FixedPoint,
@@ -161,7 +162,7 @@ _HOMES = {
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
     "gradients": (
-        "CG GMRES BiCGStab Direct FixedPoint Forward GradientStrategy Implicit Neumann "
+        "CG GMRES MINRES BiCGStab Direct FixedPoint Forward GradientStrategy Implicit Neumann "
         "OneStep Piggyback Unroll"
     ),
     "operators": (

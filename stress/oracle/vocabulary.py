@@ -66,6 +66,8 @@ NOT_A_STRATEGY = {
     "LinearSolver": "the base class",
     "Linearisation": "a derivative",
     "Task": "what a strategy is given",
+    "MINRES": "primal–dual steps in Euclidean geometries: held against differences by its tests",
+    "SaddleFactors": "what a solver is given",
     "random_vector": "a function",
     "spectral_radius": "a function",
     "Implicit": "named with its solver",

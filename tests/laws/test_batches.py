@@ -138,6 +138,7 @@ STRATEGIES = {
     "GMRES": lg.Implicit(lg.GMRES()),
     "GMRES, restarted": lg.Implicit(lg.GMRES(restart=4)),
     "BiCGStab": lg.Implicit(lg.BiCGStab()),
+    "MINRES": lg.Implicit(lg.MINRES()),
     "CG": lg.Implicit(lg.CG()),
     "Direct": lg.Implicit(lg.Direct()),
     "Neumann": lg.Implicit(lg.Neumann(iterations=20000)),
@@ -150,7 +151,7 @@ STRATEGIES = {
 
 def applies(strategy, name):
     saddle = name in ("fused", "tv")
-    if strategy == "Piggyback":
+    if strategy in ("Piggyback", "MINRES"):
         return saddle
     return strategy != "CG" or not (saddle or name == "softened simplex")
 

@@ -167,6 +167,7 @@ STRATEGIES = {
     "BiCGStab": lg.Implicit(lg.BiCGStab(tol=1e-11)),
     "Direct": lg.Implicit(lg.Direct()),
     "CG": lg.Implicit(lg.CG(tol=1e-11)),
+    "MINRES": lg.Implicit(lg.MINRES(tol=1e-11)),
     "Forward": None,
     "Piggyback": lg.Piggyback(2000, tol=1e-11),
 }
@@ -179,7 +180,7 @@ def _loss(x):
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("behind", [False, True], ids=["prox", "dual"])
 def test_every_strategy_has_the_derivative_in_real_and_imaginary_parts(name, behind):
-    if (name == "CG" and behind) or (name == "Piggyback" and not behind):
+    if (name == "CG" and behind) or (name in ("Piggyback", "MINRES") and not behind):
         pytest.skip("not of this kind of problem")
     theta = [A.clone(), B.clone(), torch.tensor(0.3).double()]
 

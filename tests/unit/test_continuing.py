@@ -71,7 +71,9 @@ def test_bicgstab_counts_its_products():
 
 def test_the_solver_of_a_linear_system_does_not_decide_how_exactly_it_is_solved():
     """M = ½I leaves 2⁻ᵏ after k terms of the series, and 2⁻²⁰ is the first below 1e-6."""
-    assert {solver().tol for solver in (lg.CG, lg.BiCGStab, lg.GMRES, lg.Neumann)} == {1e-6}
+    assert {solver().tol for solver in (lg.CG, lg.BiCGStab, lg.GMRES, lg.MINRES, lg.Neumann)} == {
+        1e-6
+    }
     assert lg.Neumann().solve(lambda w: 0.5 * w, torch.ones(3).double()).iterations == 20
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from legato._support.checks import wide_norm
 from legato._support.tree import Var
 from legato.errors import DivergenceError
 from legato.geometry import Euclidean, Geometry, Product
+
+if TYPE_CHECKING:
+    from legato.algorithms.semismooth.splitting import Splitting
 
 P = TypeVar("P")
 """The kind of problem that an algorithm solves."""
@@ -141,6 +144,10 @@ class Algorithm(ABC, Generic[P, S]):
 
     def halves(self, problem: P) -> SplitStep | None:
         """This (fixed-point) step as two symmetric halves, where it has them: see ``CG``."""
+        return None
+
+    def splitting(self, problem: P) -> Splitting | None:
+        """This (fixed-point) step as the primal–dual one that it is, if so: see ``MINRES``."""
         return None
 
     def steps(self, problem: P, state: S) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from legato.algorithms.saddle.states import (
     State,
 )
 from legato.algorithms.saddle.steps import StepRule, Steps, Units
+from legato.algorithms.semismooth.splitting import Splitting
 from legato.algorithms.start import (
     fitted,
     mirror_start,
@@ -336,6 +337,12 @@ class PrimalDual(Algorithm[Saddle, Any]):
             primal=self.geometry.transport(before.primal, after.primal, cotangent.primal),
             dual=self.dual_geometry.transport(before.dual, after.dual, cotangent.dual),
         )
+
+    def splitting(self, problem: Saddle) -> Splitting | None:
+        given = self.tau is not None and self.sigma is not None
+        if not (given and is_euclidean(self.geometry) and is_euclidean(self.dual_geometry)):
+            return None
+        return Splitting(problem, self.tau, self.sigma).detached
 
     def steps(self, problem: Saddle, state: State) -> dict[str, Any]:
         if isinstance(state, MirrorPair):

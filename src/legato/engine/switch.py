@@ -170,6 +170,11 @@ def engine_of(given: Engine | None) -> Engine | None:
     return None if engine is None or isinstance(engine, Eager) else engine
 
 
+def uncompiled(engine: Engine | None) -> Engine | None:
+    """What runs products and Krylov spaces: they gain little from a compiler, and would wait."""
+    return None if engine is None else Replayed()
+
+
 def recorded_step(
     engine: Engine | None, problem: Any, algorithm: Algorithm[Any, Any], state: Any,
     *, differentiate: bool = False, attach: bool = False,

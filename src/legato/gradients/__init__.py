@@ -6,12 +6,14 @@ from legato.gradients.forward import Forward
 from legato.gradients.linear import (
     CG,
     GMRES,
+    MINRES,
     BiCGStab,
     Direct,
     Factored,
     LinearResult,
     LinearSolver,
     Neumann,
+    SaddleFactors,
     random_vector,
     spectral_radius,
 )
@@ -21,6 +23,7 @@ from legato.gradients.unroll import Unroll
 __all__ = [
     "CG",
     "GMRES",
+    "MINRES",
     "Backward",
     "BiCGStab",
     "Direct",
@@ -36,6 +39,7 @@ __all__ = [
     "Neumann",
     "OneStep",
     "Piggyback",
+    "SaddleFactors",
     "Task",
     "Unroll",
     "random_vector",

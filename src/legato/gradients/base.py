@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +19,9 @@ from legato._support.rows import Rows
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
 from legato.engine import Engine
-from legato.engine.switch import transposed
+from legato.engine.switch import transposed, uncompiled
 from legato.errors import GradientError
-from legato.gradients.linear.base import Factored, LinearResult
+from legato.gradients.linear.base import Factored, LinearResult, Product, SaddleFactors
 from legato.running import Run, Stop, Trace, run
 
 
@@ -219,7 +220,8 @@ class Linearisation:
     @lazy
     def _product(self) -> Callable[..., Sequence[Tensor]] | None:
         """The product by an engine; not every solver asks for it."""
-        return transposed(self.engine, self.problem, self.algorithm, self.state)
+        engine = uncompiled(self.engine)
+        return transposed(engine, self.problem, self.algorithm, self.state)
 
     @property
     def transposed(self) -> Transposed:
@@ -278,6 +280,51 @@ class Linearisation:
             lambda V: B(P(V)),
             self.engine,
         )
+
+    def saddle(self) -> SaddleFactors | None:
+        """A_xᵀ as what it is made of, where the step is a primal–dual one with one τ and one σ."""
+        splitting = self.algorithm.splitting(self.problem)
+        if splitting is None:
+            return None
+        steps = self._one_for_each(splitting.tau), self._one_for_each(splitting.sigma)
+        if steps[0] is None or steps[1] is None:
+            return None
+        x, y = self.state
+        batch = self.rows.batch if self.rows.count else 0
+        primal, dual = Rows(x, batch), Rows(y, batch)
+        operator = self.problem.operator
+        # With derivatives, as the step itself: on a kink the last digit decides on which side.
+        with torch.enable_grad():
+            halves = tree.detach(splitting.halves(tree.rebuild((x, y), _fresh_leaves((x, y)))))
+
+        def derivative(rows: Rows, at: Any, map_: Callable[[Any], Any]) -> Product:
+            with torch.enable_grad():
+                inputs = _fresh_leaves(at)
+                outputs = tree.leaves(map_(tree.rebuild(at, inputs)))
+            return lambda v: rows.flatten(
+                tuple(pull_back(outputs, inputs, tree.leaves(rows.unflatten(v))))
+            )
+
+        return SaddleFactors(
+            sum(map(tree.entries, tree.leaves(x))) // math.prod(self.rows.count),
+            derivative(primal, halves.u, splitting.primal),
+            derivative(dual, halves.v, splitting.dual),
+            lambda v: dual.flatten(tree.detach(operator(primal.unflatten(v)))),
+            lambda v: primal.flatten(tree.detach(operator.adjoint(dual.unflatten(v)))),
+            None if splitting.is_affine else derivative(primal, x, self.problem.smooth.grad),
+            *steps,
+            self.engine,
+        )
+
+    def _one_for_each(self, step: Any) -> Tensor | None:
+        """A step as one number, or one for each row; None where it varies inside of rows."""
+        if isinstance(step, tuple):
+            return None
+        found = torch.as_tensor(step).detach().to(tree.real_like(self._inputs[0]))
+        if found.numel() == 1:
+            return found.reshape(())
+        matching = self.rows.count and found.numel() == self.rows.count[0]
+        return found.reshape(-1, 1) if matching else None
 
     def _products(self, outputs: list[Tensor], inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:
         """v ↦ Jᵀv on rows, or for many v along one more axis in front."""

@@ -18,7 +18,6 @@ from legato._support.given import given, meant
 from legato._support.holding import versions
 from legato._support.precision import full_precision
 from legato._support.telling import listening, tell
-from legato.engine import Replayed
 from legato.engine.at_once import at_once
 from legato.errors import (
     GradientError,
@@ -108,8 +107,7 @@ class FixedPointGradient(GradientStrategy):
         # Capture only the residual. Capturing `done` would create a reference cycle through the
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
-        # Products and Krylov spaces gain little from a compiler, and would wait for it.
-        engine = None if task.engine is None else Replayed()
+        engine = task.engine
         then, changes = tuple(t.detach() for t in after), versions(problem)
         batch = batch_of(problem, plain, before)
 
@@ -255,7 +253,8 @@ class Implicit(FixedPointGradient):
     .. math:: v = (I − A_x^⊤)^{-1} ξ
 
     The paper's "-impl" methods. ``solver`` is GMRES, BiCGStab, CG (short recurrences for proximal
-    gradient steps), Neumann or Direct; a missed tolerance warns with its number.
+    gradient steps), MINRES (the same for primal–dual ones), Neumann or Direct; a missed tolerance
+    warns with its number.
     Reference: Section 4.3 of Ochs et al. (2016).
 
     >>> weight = torch.tensor(1.0, requires_grad=True)
@@ -279,8 +278,12 @@ class Implicit(FixedPointGradient):
     def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
         if not self.solver.takes_rows:
             return _solve_as_one(self.solver, linearisation.transposed, xi)
-        factored = linearisation.factored() if self.solver.takes_factors else None
-        return self.solver.solve(factored or linearisation.transposed, xi)
+        parts: Product | None = None
+        if self.solver.takes_factors:
+            parts = linearisation.factored()
+        elif self.solver.takes_saddle:
+            parts = linearisation.saddle()
+        return self.solver.solve(parts or linearisation.transposed, xi)
 
 
 def _solve_as_one(solver: LinearSolver, product: Product, xi: Tensor) -> LinearResult:

@@ -51,19 +51,32 @@ class Splitting:
     def halves(self, z: tuple[Var, ...]) -> Halves:
         x, problem = z[0], self.problem
         slope: Var = None
-        if not isinstance(problem.smooth, Zero):
+        if not self.is_affine:
             slope = problem.smooth.grad(x)
         if isinstance(problem, Saddle):
             back = problem.operator.adjoint(z[1])
             slope = back if slope is None else tree_map(torch.add, slope, back)
         u = x if slope is None else tree.sub_scaled(x, self.tau, slope)
-        new = mirror_prox(problem.nonsmooth, Euclidean(), u, self.tau)
+        new = self.primal(u)
         if not isinstance(problem, Saddle):
             return Halves(u, new, (), ())
         rise = problem.operator(tree.extrapolate(new, x))
         down = tree.map_steps(arithmetic.neg, self.sigma)
         v = tree.sub_scaled(z[1], down, rise)
-        return Halves(u, new, v, mirror_prox(self.conjugate, Euclidean(), v, self.sigma))
+        return Halves(u, new, v, self.dual(v))
+
+    def primal(self, u: Var) -> Var:
+        """The prox of τg."""
+        return mirror_prox(self.problem.nonsmooth, Euclidean(), u, self.tau)
+
+    def dual(self, v: Var) -> Var:
+        """The prox of σh*."""
+        return mirror_prox(self.conjugate, Euclidean(), v, self.sigma)
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether f has no curvature at all."""
+        return isinstance(self.problem.smooth, Zero)
 
     @property
     def conjugate(self) -> Function:

@@ -70,6 +70,9 @@ class LinearSolver(ABC):
     takes_factors: ClassVar[bool] = False
     """Whether ``solve`` wants M as :class:`Factored` where the step has such factors."""
 
+    takes_saddle: ClassVar[bool] = False
+    """Whether ``solve`` wants M as :class:`SaddleFactors` where the step has them."""
+
     takes_rows: ClassVar[bool] = False
     """Whether ``solve`` takes a matrix ξ, whose rows are separate systems, each to be solved to the
     tolerance. One that does not gets all rows as one vector, and is judged row by row later."""
@@ -105,6 +108,54 @@ class Factored:
 
     def __call__(self, v: Tensor) -> Tensor:
         return self.B(self.P(v))
+
+
+@dataclass(frozen=True)
+class SaddleFactors:
+    r"""M of a primal–dual step in Euclidean geometries, as what it is made of.
+
+    .. math:: M w = \begin{pmatrix} s − τHs − σK^*t \\ t − τKs \end{pmatrix}, \qquad
+              t = Q w_y, \quad s = P(w_x + 2σK^*t)
+
+    Reference: the transposed derivative of Algorithm 1 of Chambolle and Pock (2016).
+
+    Args:
+        size: how many entries of a row are primal; the others are dual.
+        P: the derivative of the prox of τg.
+        Q: the derivative of the prox of σh*.
+        K: the operator.
+        back: its adjoint.
+        H: the Hessian of f; None where f is affine.
+        tau: τ, one number, or one for each row.
+        sigma: σ.
+        engine: what a solver's own recurrences run by; None for step by step.
+    """
+
+    size: int
+    P: Product
+    Q: Product
+    K: Product
+    back: Product
+    H: Product | None
+    tau: Tensor
+    sigma: Tensor
+    engine: Engine | None = None
+
+    def __call__(self, w: Tensor) -> Tensor:
+        first, second = self.parted(w)
+        t = self.Q(second)
+        return self.pulled(self.P(first + 2 * self.sigma * self.back(t)), t)
+
+    def parted(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The primal and the dual part."""
+        return w[..., : self.size], w[..., self.size :]
+
+    def pulled(self, s: Tensor, t: Tensor) -> Tensor:
+        """What lies in front of the proxes, on what they made of w."""
+        top = s - self.sigma * self.back(t)
+        if self.H is not None:
+            top = top - self.tau * self.H(s)
+        return torch.cat([top, t - self.tau * self.K(s)], -1)
 
 
 # --- arithmetic of rows ---------------------------------------------------------------------------

@@ -67,8 +67,8 @@ class CG(LinearSolver):
             return LinearResult.zero(xi)
         M = product if isinstance(product, Factored) else Factored(product, lambda v: v)
         if not M.symmetric:
-            require_symmetric(M.B, xi)
-            require_symmetric(M.P, xi)
+            require_symmetric(M.B, xi, "CG")
+            require_symmetric(M.P, xi, "CG")
         tol = attainable(self.tol, xi)
         w, r, count = torch.zeros_like(xi), xi, 0
         target = tol * norm(xi)
@@ -97,7 +97,7 @@ def _run(M: Factored, w: Tensor, r: Tensor, target: Tensor, most: int) -> tuple[
     rounding = NULL_SPACE_ROUNDING * torch.finfo(r.dtype).eps
     project, c = M.project, None
     if project is None:
-        c = _multiple_of_projection(M.P, r)
+        c = multiple_of_projection(M.P, r)
         project = None if c is None else _scaled(M.P, 1 / c)
     s = M.P(r)
     if project is not None:
@@ -127,7 +127,7 @@ def _run(M: Factored, w: Tensor, r: Tensor, target: Tensor, most: int) -> tuple[
     return w + r, steps
 
 
-def _multiple_of_projection(P: Product, like: Tensor) -> Tensor | None:
+def multiple_of_projection(P: Product, like: Tensor) -> Tensor | None:
     """c, one for each row, where P = cΠ for orthogonal projections Π, judged by a random vector.
 
     Not by the cotangent: it may lie in a subspace on which P happens to be a multiple of I.
@@ -145,15 +145,15 @@ def _scaled(product: Product, factor: Tensor) -> Product:
     return lambda v: factor * product(v)
 
 
-def require_symmetric(product: Product, xi: Tensor) -> None:
+def require_symmetric(product: Product, xi: Tensor, who: str) -> None:
     """Refuse a map that is not symmetric, by one random probe: a miss has probability zero."""
     u, v = random_vector(xi, seed=1), random_vector(xi, seed=2)
     difference = float((product(u) * v).sum() - (u * product(v)).sum())
     scale = float(torch.linalg.vector_norm(u) * torch.linalg.vector_norm(v))
     if abs(difference) > SYMMETRY_ROUNDING * torch.finfo(xi.dtype).eps * scale:
         raise GradientError(
-            f"CG needs a step whose derivative is symmetric, but ⟨Mu, v⟩ − ⟨u, Mv⟩ = "
-            f"{difference:g}. It takes proximal gradient steps in the Euclidean geometry "
-            "with one step size (one per batch element); for anything else use "
-            "Implicit(GMRES()) or Implicit(BiCGStab())."
+            f"{who} needs a step whose derivative is symmetric, but ⟨Mu, v⟩ − ⟨u, Mv⟩ = "
+            f"{difference:g}. CG takes proximal gradient steps, MINRES primal–dual ones, in the "
+            "Euclidean geometry with one step size (one per batch element); for anything else "
+            "use Implicit(GMRES()) or Implicit(BiCGStab())."
         )

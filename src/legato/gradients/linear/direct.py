@@ -124,7 +124,9 @@ def _by_factors(
     w, numbers = xi, xi.new_zeros(2)
     if len(columns):
         probe = random_vector(columns.to(xi.dtype))
-        w, numbers = at_once(engine_behind(product), _factorised, M, xi, columns, used, probe)
+        factors = _factors(M, columns, used)
+        tensors = M, xi, columns, used, probe, *factors
+        w, numbers = at_once(engine_behind(product), _solved, *tensors)
     residuals = residual_of(product, w, xi)[1]
     residual, gain, growth = torch.cat([residuals.amax().reshape(1), numbers]).tolist()
     certain = _certainty(product, xi.dtype)
@@ -149,8 +151,21 @@ def _certainty(product: Product, dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps ** (0.75 if symmetric else 0.5))
 
 
-def _factorised(
-    M: Tensor, xi: Tensor, columns: Tensor, used: Tensor, probe: Tensor
+def _factors(M: Tensor, columns: Tensor, used: Tensor) -> tuple[Tensor, ...]:
+    """An LU factorisation of I − M on what is in use; on a GPU its inverse.
+
+    There triangular systems take longer than products, and those of a batch cannot be captured.
+    Either is refined.
+    """
+    inner = _inner(M, columns, used)
+    system = torch.eye(len(columns), dtype=M.dtype, device=M.device) - inner
+    if M.is_cuda:
+        return (torch.linalg.inv_ex(system)[0],)
+    return tuple(torch.linalg.lu_factor_ex(system)[:2])
+
+
+def _solved(
+    M: Tensor, xi: Tensor, columns: Tensor, used: Tensor, probe: Tensor, *factors: Tensor
 ) -> tuple[Tensor, Tensor]:
     """w = (I − M)⁻¹ξ from some columns of M, refined once; and two numbers, the largest of all.
 
@@ -158,11 +173,11 @@ def _factorised(
     1/(1 − λ) for the eigenvalue λ next to 1, and the radius.
     """
     inner = _inner(M, columns, used)
-    identity = torch.eye(len(columns), dtype=xi.dtype, device=xi.device)
-    factors, pivots, _ = torch.linalg.lu_factor_ex(identity - inner)
 
     def solved(rhs: Tensor) -> Tensor:
-        return torch.linalg.lu_solve(factors, pivots, rhs.unsqueeze(-1)).squeeze(-1)
+        if len(factors) == 1:
+            return times(factors[0], rhs)
+        return torch.linalg.lu_solve(*factors, rhs.unsqueeze(-1)).squeeze(-1)
 
     def times(matrix: Tensor, v: Tensor) -> Tensor:
         return (matrix @ v.unsqueeze(-1)).squeeze(-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from legato.algorithms import Algorithm
 from legato.engine import Engine
 from legato.engine.stepping import Stepping
-from legato.engine.switch import loop, recorded_step
+from legato.engine.switch import loop, recorded_step, uncompiled
 from legato.gradients.linear.base import Product, norm
 
 AT_ONCE = 10
@@ -39,7 +39,8 @@ class Krylov:
     def __init__(
         self, product: Product, like: Tensor, size: int, shortest: float, engine: Engine | None
     ) -> None:
-        self.product, self.size, self.shortest, self.engine = product, size, shortest, engine
+        self.product, self.size, self.shortest = product, size, shortest
+        self.engine = uncompiled(engine)
         self.basis = like.new_zeros(size + 1, *like.shape)
         self._step: Stepping | None = None
         """Recorded once: the product does not change while a system is solved."""
