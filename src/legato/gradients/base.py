@@ -286,8 +286,8 @@ class Linearisation:
         splitting = self.algorithm.splitting(self.problem)
         if splitting is None:
             return None
-        steps = self._one_for_each(splitting.tau), self._one_for_each(splitting.sigma)
-        if steps[0] is None or steps[1] is None:
+        tau, sigma = self._one_for_each(splitting.tau), self._one_for_each(splitting.sigma)
+        if tau is None or sigma is None:
             return None
         x, y = self.state
         batch = self.rows.batch if self.rows.count else 0
@@ -312,7 +312,8 @@ class Linearisation:
             lambda v: dual.flatten(tree.detach(operator(primal.unflatten(v)))),
             lambda v: primal.flatten(tree.detach(operator.adjoint(dual.unflatten(v)))),
             None if splitting.is_affine else derivative(primal, x, self.problem.smooth.grad),
-            *steps,
+            tau,
+            sigma,
             self.engine,
         )
 

@@ -32,7 +32,8 @@ class Minres(NamedTuple):
     """Cosines and sines of the last two rotations, (rows, 4)."""
     rest: Tensor
     running: Tensor
-    count: Tensor
+    steps: Tensor
+    """How many were made, row by row."""
 
     @classmethod
     def begin(cls, right: Tensor, image: Tensor) -> Minres:
@@ -75,7 +76,7 @@ class Minres(NamedTuple):
             w, self.v, p / unit, q / unit, self.d, direction, after,
             torch.cat([c, s, new_c, new_s], -1), rest,
             self.running & ~ended & (rest.abs() > least) & (after > 0),
-            self.count + self.running,
+            self.steps + self.running,
         )  # fmt: skip
 
 

@@ -94,7 +94,8 @@ class MINRES(LinearSolver):
 class _Symmetric(Protocol):
     """Gs = b with C ≥ 0, made of a system (I − M)w = ξ whose M is ``product``."""
 
-    product: Product
+    @property
+    def product(self) -> Product: ...
 
     @property
     def scale(self) -> Any:
@@ -118,7 +119,7 @@ class _Plain:
 
     def __init__(self, product: Product, xi: Tensor) -> None:
         require_symmetric(product, xi, "MINRES")
-        self.product = product
+        self.product: Product = product
 
     @property
     def scale(self) -> Any:
@@ -147,8 +148,9 @@ class _Saddle:
     def __init__(self, product: SaddleFactors, xi: Tensor) -> None:
         self.product = product
         first, second = product.parted(xi)
-        require_symmetric(product.P, first, "MINRES")
-        require_symmetric(product.Q, second, "MINRES")
+        if product.tau.ndim or product.sigma.ndim:  # else both are, by Moreau's theorem
+            require_symmetric(product.P, first, "MINRES")
+            require_symmetric(product.Q, second, "MINRES")
         self._inverse: tuple[Tensor, Tensor] | None = None
         c, d = multiple_of_projection(product.P, first), multiple_of_projection(product.Q, second)
         if c is not None and d is not None:
@@ -225,4 +227,4 @@ def _run(
         done += count
         if not bool(now.running.any()):
             break
-    return system.found(now.w, xi), int(now.count.amax())
+    return system.found(now.w, xi), int(now.steps.amax())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from legato._support.checks import inside_functional_transform, is_watched
 from legato.gradients.linear.base import Product, engine_behind
 from legato.gradients.linear.krylov import Krylov
 
@@ -99,14 +101,31 @@ def ritz_radius(product: Product, start: Tensor, products: int = RITZ_PRODUCTS) 
     return float(torch.linalg.eigvals(H).abs().amax())
 
 
+REMEMBERED = 2**21
+"""Entries up to which a random vector is kept for the next call: a GPU would wait for it."""
+
+
 def random_vector(like: Tensor, seed: int = 0) -> Tensor:
     """A reproducible start for power iterations and probes: independent v_i ∼ N(0, 1).
 
     >>> legato.gradients.random_vector(torch.zeros(3)).shape
     torch.Size([3])
     """
+    kind = like.shape, like.dtype, like.device, seed
+    if like.numel() > REMEMBERED or inside_functional_transform() or is_watched():
+        return _drawn(*kind)
+    return _remembered(*kind).clone()
+
+
+def _drawn(shape: torch.Size, dtype: torch.dtype, device: torch.device, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     # On the CPU, whatever the default device: the same numbers everywhere.
-    kind = torch.complex128 if like.is_complex() else torch.float64
-    drawn = torch.randn(like.shape, generator=generator, dtype=kind, device="cpu")
-    return drawn.to(like)
+    kind = torch.complex128 if dtype.is_complex else torch.float64
+    drawn = torch.randn(shape, generator=generator, dtype=kind, device="cpu")
+    return drawn.to(device, dtype)
+
+
+@lru_cache(maxsize=16)
+def _remembered(shape: torch.Size, dtype: torch.dtype, device: torch.device, seed: int) -> Tensor:
+    with torch.inference_mode(False):  # what begins there cannot be differentiated elsewhere
+        return _drawn(shape, dtype, device, seed)
