@@ -150,7 +150,7 @@ def _averaged(x: Tensor) -> Tensor:
     count = torch.minimum(place + 1, all_of_them - place).clamp(max=max(min(rows, columns), 1))
     sums = x.new_zeros(*x.shape[:-2], all_of_them)
     means = sums.index_add(-1, number, x.flatten(-2)) / count
-    return means[..., number].unflatten(-1, (rows, columns))
+    return means.index_select(-1, number).unflatten(-1, (rows, columns))
 
 
 @register_prox(Hankel, Euclidean)
