@@ -97,10 +97,10 @@ def test_inputs_of_a_function_and_from_another_file(file, tmp_path):
     ("args", "words"),
     [
         (("missing",), "has no function 'missing'. It defines: right, sign"),
-        (("number",), "is a int, not a function"),
+        (("number",), "is of type int, not a function"),
         (("Needy", "--shape", "3"), "Name a layer that is ready"),
         (("right", "--inputs", "absent"), "has no 'absent'"),
-        (("right", "--inputs", "number"), "is a int, not a tensor"),
+        (("right", "--inputs", "number"), "is of type int, not a tensor"),
         (("right", "--inputs", "crash"), "crash() raised ZeroDivisionError"),
         (("right", "--inputs", "pair", "--shape", "3"), "not both"),
         (("right", "--shape", "3,x"), "--shape is a list"),

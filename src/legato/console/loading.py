@@ -25,7 +25,7 @@ def load(target: str) -> Callable[..., Any]:
         listed = f" It defines: {', '.join(known)}." if known else ""
         raise LoadError(f"{path} has no function {name!r}.{listed}")
     if not callable(factory):
-        raise LoadError(f"{name} in {path} is a {type(factory).__name__}, not a function.")
+        raise LoadError(f"{name} in {path} is of type {type(factory).__name__}, not a function.")
     return factory
 
 
@@ -34,7 +34,7 @@ def parts(target: str) -> tuple[str, str]:
     path, separator, name = target.rpartition(":")
     if not separator or not path or not name:
         raise LoadError(
-            f"{target!r} does not name a function. Write FILE.py:factory, e.g. model.py:build."
+            f"{target!r} does not name a function. Write FILE.py:make, the file and the name in it."
         )
     return path, name
 

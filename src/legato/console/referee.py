@@ -59,7 +59,8 @@ def inputs_for(target: str, named: str | None, shapes: list[str], dtype: str, se
         except Exception as error:
             raise LoadError(f"{name}() raised {type(error).__name__}: {error}") from error
     if not isinstance(found, (torch.Tensor, tuple, list)):
-        raise LoadError(f"{name} in {file} is a {type(found).__name__}, not a tensor or a tuple.")
+        kind = type(found).__name__
+        raise LoadError(f"{name} in {file} is of type {kind}, not a tensor or a tuple.")
     return found
 
 

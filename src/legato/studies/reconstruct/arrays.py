@@ -37,7 +37,7 @@ def read_array(path: Path, what: str, *, text: bool = False) -> NDArray[Any]:
         array = _from_text(path) if path.suffix.lower() in _TEXT else numpy.load(path)
     except (ValueError, EOFError, OSError, SyntaxError) as error:  # whatever a damaged header says
         raise DataError(
-            f"{path} cannot be read ({error}). The {what} is one array of numbers: save it again "
+            f"{path} cannot be read ({error}). One array of numbers is read: save the {what} again "
             "with numpy.save."
         ) from error
     if not isinstance(array, numpy.ndarray) or array.dtype.kind not in "buifc":
