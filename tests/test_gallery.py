@@ -33,8 +33,13 @@ def _leave_no_trace() -> Iterator[None]:
     """Pages register proxes of their own and draw; other tests must not see either."""
     table = dict(prox._TABLE)
     yield
+    imported = {  # by modules that the page was the first to need
+        pair: form
+        for pair, form in prox._TABLE.items()
+        if all(kind.__module__.startswith("legato.") for kind in pair)
+    }
     prox._TABLE.clear()
-    prox._TABLE.update(table)
+    prox._TABLE.update(imported | table)
     prox._RESOLVED.clear()
     plt.close("all")
 

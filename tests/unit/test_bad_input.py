@@ -387,6 +387,12 @@ def test_what_is_no_energy():
             lg.solve(wrong)
 
 
+def test_data_that_do_not_fit_the_rows_of_a_matrix():
+    with raises(errors.InputError, "each row of A, 3 for A of shape", r"b has shape \(4,\)"):
+        lg.LeastSquares(torch.ones(3, 2), torch.ones(4))
+    lg.LeastSquares(torch.ones(3, 2), torch.ones(1))  # the same for all rows
+
+
 def test_a_term_stands_before_its_operator():
     with raises(errors.InputError, "before its operator"):
         torch.eye(3) @ lg.L1()

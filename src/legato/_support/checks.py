@@ -258,8 +258,15 @@ def require_image(
     """Refuse what is not a finite, non-empty batch of images (or volumes) in full precision."""
     shapes = f"(B, {axis}, H, W) or (B, {axis}, D, H, W)" if volumes else f"(B, {axis}, H, W)"
     if not isinstance(image, Tensor) or image.ndim not in ((4, 5) if volumes else (4,)):
-        hint = "" if isinstance(image, Tensor) else CONVERT
+        hint = CONVERT
+        if isinstance(image, Tensor):
+            hint = " An axis of size one comes by [None]." if 1 < image.ndim < 4 else ""
         raise InputError(f"{name} must have shape {shapes}, not {describe(image)}.{hint}")
+    if image.is_complex():
+        raise InputError(
+            f"{name} is {image.dtype}, but this layer takes real numbers: give real and imaginary "
+            "parts as axes of their own, or write an energy, whose terms may be complex."
+        )
     if image.dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"{name} is {image.dtype}; the solver computes in float32 or float64. Call .float() on "

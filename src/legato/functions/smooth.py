@@ -104,6 +104,8 @@ class LeastSquares(_DataTerm):
         object.__setattr__(self, "operator", as_operator(self.operator))
         require_floating(self.b, "b of LeastSquares")
         require_nonnegative(self.weight, "The weight of LeastSquares")
+        if isinstance(self.operator, Dense) and self.b.ndim:
+            _require_rows(self.operator.matrix, self.b)
 
     def _residual(self, x: Var) -> Tensor:
         return self.operator.less(x, self.b)
@@ -330,3 +332,11 @@ class Smooth(Function):
 
     def lipschitz(self) -> float | None:
         return self.constant
+
+
+def _require_rows(A: Tensor, b: Tensor) -> None:
+    if b.shape[-1] not in (1, A.shape[-2]):
+        raise InputError(
+            f"LeastSquares needs a b with a number for each row of A, {A.shape[-2]} for A of shape "
+            f"{tuple(A.shape)}, but b has shape {tuple(b.shape)}."
+        )

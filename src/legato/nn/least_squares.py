@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import (
+    CONVERT,
     RANGE,
     as_number,
     cheap_to_read,
     hidden_values_in_words,
     require_range,
 )
+from legato._support.given import given
 from legato._support.holding import held_tensors
 from legato._support.lazy import lazy
 from legato._support.precision import out_of_autocast
@@ -89,7 +91,7 @@ class _ConstrainedLeastSquares(SolverLayer):
             operator = Dense(out_of_autocast(operator))
         if not isinstance(operator, Operator):
             raise InputError(
-                f"operator must be a matrix or a legato operator, not {type(operator).__name__}."
+                f"operator must be a matrix or a legato operator, not {given(operator)}.{CONVERT}"
             )
         if not isinstance(data, Tensor) or data.numel() == 0:
             found = "empty" if isinstance(data, Tensor) else f"a {type(data).__name__}"

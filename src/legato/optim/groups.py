@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.given import meant
+from legato._support.given import given, meant
 from legato.errors import InputError, ProxError, StepError
 from legato.functions import Function, prox
 from legato.geometry import Euclidean
@@ -65,7 +65,7 @@ def require_sound(group: Mapping[str, Any], known: Mapping[str, Any], who: str) 
     g = group["prox"]
     if not isinstance(g, Function):
         raise InputError(
-            f"prox must be a legato function such as legato.L1(0.1), not {_kind(g)}.{meant(g)}"
+            f"prox must be a legato function such as legato.L1(0.1), not {given(g)}.{meant(g)}"
         )
     for p in group["params"]:
         if not p.is_floating_point():

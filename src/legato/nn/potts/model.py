@@ -97,6 +97,6 @@ def canonical_weights(weights: Tensor | None, cost: Tensor, directions: int) -> 
     ):
         raise InputError(
             f"weights of shape {tuple(weights.shape)} do not broadcast to (batch, labels, "
-            f"directions, *spatial) = {full}: give a scalar, or every axis at its size or one"
+            f"directions, *spatial) = {full}: give a scalar, or every axis at its size or one."
         )
     return weights
