@@ -135,12 +135,12 @@ def test_a_kernel_larger_than_the_data(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("matrix", "data", "words"),
     [
-        ("A", B, "not str"),
+        ("A", B, "not 'A'"),
         (A, [1.0], "a list"),
         (A, torch.zeros(0, 8).double(), "empty"),
         (A, torch.full((8,), math.nan).double(), "8 NaN"),
         (torch.full((8, 5), math.inf).double(), B, "infinite"),
-        (A, torch.zeros(3, 7).double(), "last axis of size 8"),
+        (A, torch.zeros(3, 7).double(), "each row of A, 8"),
         (A, torch.zeros(3, 8), "dtype"),
     ],
 )

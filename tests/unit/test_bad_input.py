@@ -286,7 +286,7 @@ def test_labels_and_forms_that_would_be_taken_for_others():
 
 
 def test_shapes_that_do_not_fit():
-    with raises(errors.InputError, "last axis of size 8", r"\(7,\)"):
+    with raises(errors.InputError, "each row of A, 8", r"\(7,\)"):
         lg.solve(lg.Composite(lg.LeastSquares(A, b[:7]), lg.L1(1.0)), lg.ForwardBackward())
     with raises(errors.InputError, "last axis of size 5"):
         lg.Dense(A)(torch.zeros(3).double())

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from legato._support.checks import (
-    CONVERT,
     RANGE,
     as_number,
     cheap_to_read,
@@ -91,7 +90,8 @@ class _ConstrainedLeastSquares(SolverLayer):
             operator = Dense(out_of_autocast(operator))
         if not isinstance(operator, Operator):
             raise InputError(
-                f"operator must be a matrix or a legato operator, not {given(operator)}.{CONVERT}"
+                f"operator must be a matrix or a legato operator, not {given(operator)}. "
+                "Convert an array with torch.as_tensor."
             )
         if not isinstance(data, Tensor) or data.numel() == 0:
             found = "empty" if isinstance(data, Tensor) else f"a {type(data).__name__}"
