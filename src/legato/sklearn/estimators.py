@@ -68,7 +68,7 @@ class LassoBilevel(_Regression, FeaturePenalties):
     The scaling is that of scikit-learn's ``Lasso``; the intercept is not penalised. The lower level
     is solved to machine precision by Newton steps on working sets, and differentiated by one linear
     system on the support (``legato.sklearn.lower_level`` and ``.criterion`` say how, and why not by
-    a first-order method). One penalty is found by a coarse walk and a search with slopes, many by
+    ``legato.solve``). One penalty is found by a coarse walk and a search with slopes, many by
     ``legato.fit`` with IPiano on log α from the best single one. A sparse X is not densified.
     Reference: Bertrand et al. (2022), *Implicit differentiation for fast hyperparameter selection
     in non-smooth convex learning*.

@@ -94,8 +94,10 @@ class LowerLevel:
 
     A working set holds the groups that are not zero or violate optimality; on it, Newton models are
     minimised exactly (see :class:`SparseQuadratic`). For squares the model is the problem, and its
-    matrix is kept. This is used instead of ``legato.solve`` because a first-order method needs
-    hundreds of products with all of X, and this needs one for every working set.
+    matrix is kept. ``lg.solve(…, lg.Newton(), gradient=lg.OneStep())`` ends at the same point with
+    the same derivative, but a fit makes hundreds of small solves, in which calls of torch cost more
+    than what they compute: it takes two to fifteen times as long
+    (benchmarks/results/sparse_newton_cpu.json).
     Reference: Massias, Gramfort, Salmon (2018), *Celer*; Lee, Sun, Saunders (2014), *Proximal
     Newton-type methods*.
     """
