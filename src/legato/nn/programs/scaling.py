@@ -46,11 +46,7 @@ def norms(matrix: Tensor | SparseMatrix, axis: int) -> Tensor:
     """The largest entry of every row (axis −1) or column (−2)."""
     if not isinstance(matrix, Tensor):
         return matrix.norms(axis)
-    if 0 in matrix.shape:
-        shape = list(matrix.shape)
-        shape.pop(axis)
-        return matrix.new_zeros(shape)
-    return torch.linalg.vector_norm(matrix, torch.inf, axis)
+    return largest(matrix, axis)
 
 
 def _columns(Q: Any, A: Any, G: Any) -> Tensor:
