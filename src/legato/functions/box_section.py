@@ -11,15 +11,16 @@ from torch import Tensor
 from legato._support.checks import holds, require_below, require_tensor_or_number
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError
+from legato.functions.axes import AlongAxis
 from legato.functions.base import indicator
-from legato.functions.norms import coupled_along, require_one_each
+from legato.functions.norms import require_one_each
 from legato.functions.prox import clip, register_prox
 from legato.functions.sets import Indicator
 from legato.geometry import Euclidean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BoxSection(Indicator):
+class BoxSection(AlongAxis, Indicator):
     r"""The indicator of a box cut by a plane, along ``dim``: a budget for bounded entries.
 
     .. math:: lo ≤ x ≤ hi, \qquad \sum_i w_i x_i = c
@@ -60,15 +61,8 @@ class BoxSection(Indicator):
         beyond = torch.maximum(torch.maximum(part.lo - part.y, part.y - part.hi), spent)
         return beyond.movedim(-1, self.dim)
 
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
     def bounds(self) -> tuple[Any, Any]:
         return self.lo, self.hi
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         """How far each entry is from where it reaches or leaves an end, while the others stay."""

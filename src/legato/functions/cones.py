@@ -10,15 +10,15 @@ from torch import Tensor
 
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError
+from legato.functions.axes import AlongAxis, OfMatrices
 from legato.functions.base import Function, indicator
-from legato.functions.norms import coupled_along
 from legato.functions.prox import register_prox
 from legato.functions.sets import Indicator
 from legato.geometry import Euclidean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecondOrderCone(Indicator):
+class SecondOrderCone(AlongAxis, Indicator):
     r"""The indicator of ‖v‖₂ ≤ t, where t is the first entry along ``dim`` and v are the others.
 
     .. math:: \mathrm{prox}(t, v) = \tfrac{t + ‖v‖}{2}\,(1, v/‖v‖) \quad\text{where } |t| < ‖v‖
@@ -50,13 +50,6 @@ class SecondOrderCone(Indicator):
         t, _, norm = self.parts(x)
         return norm - t
 
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
-
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         t, _, norm = self.parts(y)
         return (norm - t.abs()).abs()
@@ -79,7 +72,7 @@ def _(g: SecondOrderCone, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PositiveSemidefinite(Indicator):
+class PositiveSemidefinite(OfMatrices, Indicator):
     r"""The indicator of symmetric matrices, the last two axes of x, without negative eigenvalues.
 
     .. math:: \mathrm{prox}(y) = U \max(Λ, 0)\, Uᵀ \quad\text{for } \tfrac{y + yᵀ}2 = UΛUᵀ
@@ -98,13 +91,6 @@ class PositiveSemidefinite(Indicator):
         _require_square(self, x)
         skew = (x - x.mT).abs().amax((-2, -1), keepdim=True)
         return torch.maximum(-_eigenvalues(x)[..., None, :1], 0.5 * skew)
-
-    @property
-    def coupled(self) -> int:
-        return 2
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (-2, -1)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         _require_square(self, y)

@@ -13,8 +13,9 @@ from torch import Tensor
 from legato._support.checks import holds, require_tensor_or_number
 from legato._support.tree import Var
 from legato.errors import InputError
+from legato.functions.axes import coupled_along
 from legato.functions.base import Function, indicator
-from legato.functions.norms import coupled_along, require_one_each
+from legato.functions.norms import require_one_each
 
 _HALVINGS = {torch.float32: 30, torch.float64: 60}
 """Until an interval of length 1 is as short as rounding."""

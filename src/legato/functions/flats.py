@@ -11,6 +11,7 @@ from torch import Tensor
 from legato._support.checks import describe, is_concrete, require_tensor
 from legato._support.tree import Var, real_dtype, sum_beyond
 from legato.errors import InputError
+from legato.functions.axes import OfMatrices
 from legato.functions.base import indicator
 from legato.functions.prox import register_prox
 from legato.functions.sets import Indicator
@@ -102,7 +103,7 @@ def _(g: AffineSet, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Hankel(Indicator):
+class Hankel(OfMatrices, Indicator):
     r"""The indicator of matrices, the last two axes of x, that are constant along antidiagonals.
 
     .. math:: x_{ij} = h_{i+j}, \qquad \mathrm{prox}(y)_{ij} = \text{the mean of } y_{kl}
@@ -121,13 +122,6 @@ class Hankel(Indicator):
 
     def violation(self, x: Var) -> Tensor:
         return (x - _averaged(x)).abs()
-
-    @property
-    def coupled(self) -> int:
-        return 2
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (-2, -1)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return torch.full_like(y, torch.inf, dtype=real_dtype(y.dtype))

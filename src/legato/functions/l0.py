@@ -11,8 +11,8 @@ from torch import Tensor
 from legato._support.checks import require_nonnegative, require_whole
 from legato._support.tree import Var
 from legato.errors import InputError
+from legato.functions.axes import AlongAxis
 from legato.functions.base import Function
-from legato.functions.norms import coupled_along
 from legato.functions.prox import register_prox
 from legato.geometry import Euclidean
 
@@ -54,7 +54,7 @@ def _(g: L0, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class L0Ball(Function):
+class L0Ball(AlongAxis):
     r"""The indicator of at most ``count`` entries along ``dim`` that are not 0.
 
     .. math:: \mathrm{prox}(y) = \text{the } k \text{ largest } |y_i|, \text{ 0 elsewhere}
@@ -80,13 +80,6 @@ class L0Ball(Function):
         more = (size != 0).sum(self.dim, keepdim=True) > self.count
         rest = 0 * size.detach().sum(self.dim, keepdim=True)  # which keeps NaN
         return torch.where(more & ~rest.isnan(), torch.inf, rest)
-
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
 
 def _along(g: L0Ball, x: Tensor) -> Tensor:

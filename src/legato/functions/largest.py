@@ -11,9 +11,10 @@ from torch import Tensor
 from legato._support.checks import require_nonnegative
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError
+from legato.functions.axes import AlongAxis
 from legato.functions.base import Function, indicator
 from legato.functions.levels import level
-from legato.functions.norms import coupled_along, require_one_each
+from legato.functions.norms import require_one_each
 from legato.functions.prox import register_prox
 from legato.functions.sets import Indicator
 from legato.geometry import Euclidean
@@ -31,7 +32,7 @@ def _on_an_axis(g: Function, x: Tensor, weight: Any, dim: int) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MaxEntry(Function):
+class MaxEntry(AlongAxis):
     r"""The largest entry along ``dim``, g(x) = w max_i x_i.
 
     Its conjugate is the indicator of the simplex whose entries sum to w. At ties, where an entry is
@@ -55,13 +56,6 @@ class MaxEntry(Function):
         _on_an_axis(self, x, self.weight, self.dim)
         return self.weight * x.amax(self.dim, keepdim=True)
 
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
-
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         cut = level(y, step * self.weight, self.dim)
         return (y - cut.mean + step * self.weight / cut.number).abs()
@@ -83,7 +77,7 @@ def _(g: MaxEntry, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class L1Ball(Indicator):
+class L1Ball(AlongAxis, Indicator):
     r"""The indicator of Σ|x_i| ≤ radius along ``dim``; its conjugate is :class:`LInfNorm`.
 
     At ties, where the projection just sets an entry to 0, its derivative lets it stay 0; where
@@ -107,15 +101,8 @@ class L1Ball(Indicator):
         _on_an_axis(self, x, self.radius, self.dim)
         return x.abs().sum(self.dim, keepdim=True) - self.radius
 
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
     def bounds(self) -> tuple[Any, Any]:
         return -self.radius, self.radius
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return l1_kinks(y, self.radius, self.dim)
@@ -131,7 +118,7 @@ def _(g: L1Ball, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LInfNorm(Function):
+class LInfNorm(AlongAxis):
     r"""The largest absolute value along ``dim``, g(x) = w max_i |x_i|.
 
     Its conjugate is :class:`L1Ball`. At ties, where an entry is just not cut, the derivative of the
@@ -154,13 +141,6 @@ class LInfNorm(Function):
     def summands(self, x: Var) -> Tensor:
         _on_an_axis(self, x, self.weight, self.dim)
         return self.weight * x.abs().amax(self.dim, keepdim=True)
-
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return l1_kinks(y, step * self.weight, self.dim)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError
+from legato.functions.axes import AlongAxis
 from legato.functions.base import indicator
-from legato.functions.norms import coupled_along
 from legato.functions.pooling import pooled
 from legato.functions.prox import register_prox
 from legato.functions.sets import Indicator
@@ -19,7 +19,7 @@ from legato.geometry import Euclidean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Monotone(Indicator):
+class Monotone(AlongAxis, Indicator):
     r"""The indicator of x₁ ≤ x₂ ≤ … ≤ x_n along ``dim``; the prox is isotonic regression.
 
     .. math:: \mathrm{prox}(y)_i = \max_{j ≤ i} \min_{k ≥ i} \mathrm{mean}(y_j, …, y_k)
@@ -42,13 +42,6 @@ class Monotone(Indicator):
             self.dim, 1, x.shape[self.dim] - 1
         )
         return torch.cat([falls, 0 * x.narrow(self.dim, 0, 1)], self.dim)
-
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         """How far the values of neighbouring blocks are apart."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from legato._support.checks import is_concrete, require_below, require_nonnegative
 from legato._support.tree import Var, square, sum_beyond
 from legato.errors import InputError
+from legato.functions.axes import coupled_along
 from legato.functions.base import Function, indicator
 
 
@@ -206,11 +207,6 @@ def root(square: Tensor) -> Tensor:
     """√square, with derivative 0, not infinite, at 0."""
     zero = square == 0  # asked this way round, NaN stays NaN
     return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, square)))
-
-
-def coupled_along(dim: int) -> int | None:
-    """Trailing axes that belong together where one axis is coupled; None (all) from the front."""
-    return -dim if dim < 0 else None
 
 
 def require_one_each(weight: Tensor | float, norms: Tensor, what: str) -> None:

@@ -13,12 +13,12 @@ from torch import Tensor
 from legato._support.checks import require_below, require_nonnegative
 from legato._support.tree import Var, product, sum_beyond
 from legato.errors import InputError
+from legato.functions.axes import AlongAxis
 from legato.functions.base import Function, indicator
 from legato.functions.norms import (
     L1,
     AsymmetricL1,
     GroupL1,
-    coupled_along,
     group_norms,
     require_one_each,
 )
@@ -157,7 +157,7 @@ class LInfBall(Indicator):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Simplex(Indicator):
+class Simplex(AlongAxis, Indicator):
     r"""The indicator of the unit simplex along ``dim``: x ≥ 0 and Σ x = 1.
 
     Its conjugate is the largest entry along ``dim``. At a tie, where the projection just sets an
@@ -185,15 +185,8 @@ class Simplex(Indicator):
             )
         return x
 
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
     def bounds(self) -> tuple[Any, Any]:
         return 0.0, 1.0
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         from legato.functions.prox import simplex_threshold
@@ -212,7 +205,7 @@ class Simplex(Indicator):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class L2Ball(Indicator):
+class L2Ball(AlongAxis, Indicator):
     r"""The indicator of ‖x‖₂ ≤ radius along ``dim``; its conjugate is :class:`GroupL1`.
 
     At ties, ‖y‖ = radius > 0, the derivative of the projection is that inside, the identity; where
@@ -243,15 +236,8 @@ class L2Ball(Indicator):
     def violation(self, x: Var) -> Tensor:
         return self.norms(x) - self.radius
 
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
     def bounds(self) -> tuple[Any, Any]:
         return -self.radius, self.radius
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
     def range_projector(self, y: Var) -> Callable[[Var], Var]:
         """Outside the ball the derivative is a multiple of I − nnᵀ for n = y/‖y‖, or 0 if r = 0."""

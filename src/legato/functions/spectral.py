@@ -11,6 +11,7 @@ from torch import Tensor
 from legato._support.checks import require_nonnegative
 from legato._support.tree import Var
 from legato.errors import InputError
+from legato.functions.axes import OfMatrices
 from legato.functions.base import Function
 from legato.functions.largest import l1_kinks
 from legato.functions.levels import level
@@ -30,7 +31,7 @@ def _require_matrices(g: Function, x: Tensor, weight: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Nuclear(Function):
+class Nuclear(OfMatrices):
     r"""The nuclear norm of matrices, the last two axes of x: the sum of their singular values.
 
     .. math:: g(x) = w \sum_i σ_i(x)
@@ -56,13 +57,6 @@ class Nuclear(Function):
         _require_matrices(self, x, self.weight)
         return self.weight * _singular_values(x).sum(-1)[..., None, None]
 
-    @property
-    def coupled(self) -> int:
-        return 2
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (-2, -1)
-
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return (_singular_values(y)[..., None, :] - step * self.weight).abs()
 
@@ -71,7 +65,7 @@ class Nuclear(Function):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpectralBall(Indicator):
+class SpectralBall(OfMatrices, Indicator):
     r"""The indicator of matrices, the last two axes of x, with singular values at most the radius.
 
     .. math:: σ_1(x) ≤ r
@@ -97,15 +91,8 @@ class SpectralBall(Indicator):
         _require_matrices(self, x, self.radius)
         return _singular_values(x)[..., None, :1] - self.radius
 
-    @property
-    def coupled(self) -> int:
-        return 2
-
     def bounds(self) -> tuple[Any, Any]:
         return -self.radius, self.radius
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (-2, -1)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return (_singular_values(y)[..., None, :] - self.radius).abs()
@@ -115,7 +102,7 @@ class SpectralBall(Indicator):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpectralNorm(Function):
+class SpectralNorm(OfMatrices):
     r"""The largest singular value of matrices, the last two axes of x.
 
     .. math:: g(x) = w\, σ_1(x)
@@ -141,13 +128,6 @@ class SpectralNorm(Function):
         _require_matrices(self, x, self.weight)
         return self.weight * _singular_values(x)[..., None, :1]
 
-    @property
-    def coupled(self) -> int:
-        return 2
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (-2, -1)
-
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return l1_kinks(_singular_values(y)[..., None, :], step * self.weight, -1)
 
@@ -156,7 +136,7 @@ class SpectralNorm(Function):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NuclearBall(Indicator):
+class NuclearBall(OfMatrices, Indicator):
     r"""The indicator of matrices, the last two axes of x, with a nuclear norm of at most a radius.
 
     .. math:: \sum_i σ_i(x) ≤ r
@@ -182,15 +162,8 @@ class NuclearBall(Indicator):
         _require_matrices(self, x, self.radius)
         return _singular_values(x).sum(-1)[..., None, None] - self.radius
 
-    @property
-    def coupled(self) -> int:
-        return 2
-
     def bounds(self) -> tuple[Any, Any]:
         return -self.radius, self.radius
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (-2, -1)
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         return l1_kinks(_singular_values(y)[..., None, :], self.radius, -1)

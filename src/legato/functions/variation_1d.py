@@ -12,15 +12,16 @@ from torch.nn.functional import pad
 from legato._support.checks import is_concrete, require_nonnegative
 from legato._support.tree import Var, sum_beyond
 from legato.errors import InputError
-from legato.functions.base import Function, indicator
-from legato.functions.norms import coupled_along, require_one_each
+from legato.functions.axes import AlongAxis
+from legato.functions.base import indicator
+from legato.functions.norms import require_one_each
 from legato.functions.pooling import Blocks
 from legato.functions.prox import register_prox
 from legato.geometry import Euclidean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TotalVariation1D(Function):
+class TotalVariation1D(AlongAxis):
     r"""The total variation of sequences along ``dim``, prox-friendly as it is.
 
     .. math:: g(x) = w \sum_i |x_{i+1} − x_i|
@@ -54,13 +55,6 @@ class TotalVariation1D(Function):
         return self.weight * x.diff(dim=self.dim).abs().sum(self.dim, keepdim=True) + 0 * x.sum(
             self.dim, keepdim=True
         )
-
-    @property
-    def coupled(self) -> int | None:
-        return coupled_along(self.dim)
-
-    def prox_couples(self) -> tuple[int, ...]:
-        return (self.dim,)
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         """Finite where the sums from the first entry are within ±w and that of all is 0."""
