@@ -148,7 +148,7 @@ class Graph:
         with torch.cuda.device(device):
             # A number kept on the host would be frozen into the kernels that read it.
             self._inputs = [torch.empty_like(t, device=device).copy_(t) for t in examples]
-            side = torch.cuda.Stream()
+            side = _side_stream(device)
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 function(*self._inputs)  # compiles, and lets libraries take their workspace
@@ -320,9 +320,7 @@ class Beside:
     def __enter__(self) -> None:
         if self._since is None:
             return
-        if self._device not in _side:
-            _side[self._device] = torch.cuda.Stream(self._device)
-        self._stream = _side[self._device]
+        self._stream = _side_stream(self._device)
         self._stream.wait_event(self._event)
         self._entered = torch.cuda.stream(self._stream)
         self._entered.__enter__()
@@ -332,6 +330,13 @@ class Beside:
             return
         self._entered.__exit__(*raised)
         self._since.wait_stream(self._stream)
+
+
+def _side_stream(device: Any) -> torch.cuda.Stream:
+    """The one beside: libraries keep a workspace for every stream that they ever saw."""
+    if device not in _side:
+        _side[device] = torch.cuda.Stream(device)
+    return _side[device]
 
 
 _side: dict[Any, torch.cuda.Stream] = {}

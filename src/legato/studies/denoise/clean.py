@@ -11,31 +11,43 @@ from torch import Tensor
 
 from legato.errors import InputError
 from legato.nn import AnalysisDenoiser, noise_level
+from legato.studies.denoise.models import MappedAnalysis
 
 _SHIPPED = Path(__file__).parent / "parameters"
-PARAMETERS = _SHIPPED / "filters.safetensors"
-STORY = _SHIPPED / "filters.json"
-"""How those filters were trained."""
+FILTERS_FILE = _SHIPPED / "filters.safetensors"
+MAPS_FILE = _SHIPPED / "filters-maps.safetensors"
 
 TILE, MARGIN = 512, 64
 """Larger pictures are denoised tile by tile: 48 filters need 192 bytes a pixel and variable."""
 
 
-def shipped_denoiser() -> AnalysisDenoiser:
+def story_of(shipped: Path) -> Path:
+    """How and where a file that comes with the package was trained."""
+    return shipped.with_suffix(".json")
+
+
+def shipped_filters() -> AnalysisDenoiser:
     """Filters for grey images in [0, 1], told σ or estimating it, from the project's training."""
-    return AnalysisDenoiser.load(PARAMETERS)
+    return AnalysisDenoiser.load(FILTERS_FILE)
 
 
-def load_filters(path: Path | None) -> AnalysisDenoiser:
+def shipped_denoiser() -> MappedAnalysis:
+    """Filters for grey images in [0, 1], with weights that a network reads off the image and σ."""
+    return MappedAnalysis.load(MAPS_FILE)
+
+
+def load_denoiser(path: Path | None) -> AnalysisDenoiser | MappedAnalysis:
     """The filters in a file, which have to suit grey images with any σ; None for the shipped."""
     if path is None:
         return shipped_denoiser()
-    denoiser = AnalysisDenoiser.load(path)
-    if not denoiser.conditioned or denoiser.channels != 1:
+    mapped = MappedAnalysis.wrote(path)
+    denoiser = MappedAnalysis.load(path) if mapped else AnalysisDenoiser.load(path)
+    filters = denoiser.filters if isinstance(denoiser, MappedAnalysis) else denoiser
+    if not filters.conditioned or filters.channels != 1:
         raise InputError(
-            f"The filters in {path} are for {denoiser.channels} channel(s) and "
-            f"{'every σ' if denoiser.conditioned else 'one σ only'}; needed are filters for one "
-            "channel that are told σ, such as all/filters.safetensors of `legato denoise table`."
+            f"The filters in {path} are for {filters.channels} channel(s) and "
+            f"{'every σ' if filters.conditioned else 'one σ only'}; needed are filters for one "
+            "channel that are told σ, such as those in the folder all of `legato denoise table`."
         )
     return denoiser
 
@@ -65,7 +77,7 @@ def parts(channels: Tensor) -> int:
 def clean_channels(
     channels: Tensor,
     sigma: float,
-    denoiser: AnalysisDenoiser,
+    denoiser: AnalysisDenoiser | MappedAnalysis,
     device: torch.device,
     advance: Callable[[], None] = lambda: None,
 ) -> Tensor:
@@ -76,6 +88,7 @@ def clean_channels(
     if sigma == 0:
         return channels
     denoiser = denoiser.to(device).eval()
+    means = [float(channel.mean()) for channel in channels]
     _, height, width = channels.shape
     # Here, not only in the layer, which would see tiles and estimate.
     if min(height, width) < denoiser.size:
@@ -94,7 +107,10 @@ def clean_channels(
             )
             for c in range(len(channels)):
                 part = channels[c, rows, columns].to(device)[None, None]
-                value = denoiser(part, sigma)[0, 0]
+                if isinstance(denoiser, MappedAnalysis):
+                    value = denoiser(part, sigma, means[c])[0, 0]
+                else:
+                    value = denoiser(part, sigma)[0, 0]
                 found[c, top : top + TILE, left : left + TILE] = value[inner].to(found)
                 advance()
     return found

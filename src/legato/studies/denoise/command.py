@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from legato.nn import AnalysisDenoiser
+    from legato.studies.denoise.models import MappedAnalysis
 
 
 class ImagesOrCommands(TyperGroup):
@@ -68,11 +69,11 @@ def clean(
     with reporting_errors():
         import torch
 
-        from legato.studies.denoise.clean import load_filters, require_sigma
+        from legato.studies.denoise.clean import load_denoiser, require_sigma
 
         level = None if sigma is None else require_sigma(sigma)
         where = torch.device(options.device_of(device))
-        denoiser = load_filters(model)
+        denoiser = load_denoiser(model)
         _require_targets(images, output)
         problems = 0
         with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
@@ -100,8 +101,9 @@ def clean(
 
 
 def _clean_one(
-    path: Path, output: Path | None, level: float | None, denoiser: AnalysisDenoiser, force: bool,
-    where: torch.device, begin: Callable[[int], Callable[[], None]],
+    path: Path, output: Path | None, level: float | None,
+    denoiser: AnalysisDenoiser | MappedAnalysis, force: bool, where: torch.device,
+    begin: Callable[[int], Callable[[], None]],
 ) -> str:  # fmt: skip
     """Denoise one picture; returns what there is to say about it.
 

@@ -43,10 +43,12 @@ class WeightMaps(nn.Module):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 
-    def forward(self, image: Tensor, sigma: Tensor | float) -> Tensor:
+    def forward(
+        self, image: Tensor, sigma: Tensor | float, mean: Tensor | float | None = None
+    ) -> Tensor:
         # Noise of deviation one around mean zero, whatever σ is, is what networks like to see.
-        level = image.mean((2, 3), keepdim=True)
-        return self.layers((image - level) / (4 * sigma))
+        mean = image.mean((2, 3), keepdim=True) if mean is None else mean
+        return self.layers((image - mean) / (4 * sigma))
 
 
 class MappedTotalVariation(nn.Module):
@@ -104,7 +106,9 @@ class MappedAnalysis(nn.Module):
         """Pixels across a filter."""
         return self.filters.size
 
-    def weights(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
+    def weights(
+        self, image: Tensor, sigma: Tensor | float | None = None, mean: float | None = None
+    ) -> Tensor:
         """λ(y), (B, K, H, W)."""
         level = self.sigma if sigma is None else sigma
         if level is None or (sigma is not None and self.sigma is not None):
@@ -113,11 +117,14 @@ class MappedAnalysis(nn.Module):
         first = self.filters.log_weights[:, None, None]
         if self.filters.powers is not None:
             first = first + self.filters.powers[:, None, None] * level.log()
-        return (first + self.maps(image, level)).exp()
+        return (first + self.maps(image, level, mean)).exp()
 
-    def forward(self, image: Tensor, sigma: Tensor | float | None = None) -> Tensor:
+    def forward(
+        self, image: Tensor, sigma: Tensor | float | None = None, mean: float | None = None
+    ) -> Tensor:
+        """Denoise; ``mean`` is that of the whole picture, where the image is a part of one."""
         K = Convolution(self.filters.filters, "mirror")
-        energy = SquaredDistance(image) + L1(self.weights(image, sigma)) @ K
+        energy = SquaredDistance(image) + L1(self.weights(image, sigma, mean)) @ K
         algorithm = PrimalDual(balance=self.filters.balance, norm=K.norm(image))
         stop = self.filters.stop
         value = solve(energy, algorithm, image, gradient=self.gradient, stop=stop).x

@@ -15,7 +15,7 @@ from legato.gradients import Unroll
 from legato.nn import TV, Filters, Reconstruction, Weight, WeightMap
 from legato.nn.analysis_denoiser import AnalysisDenoiser
 from legato.operators import Identity
-from legato.studies.denoise.clean import shipped_denoiser
+from legato.studies.denoise.clean import shipped_filters
 from legato.studies.denoise.images import middle
 from legato.studies.denoise.scores import psnr
 from legato.studies.reconstruct.tasks import DIFFERENCES, Task
@@ -109,7 +109,7 @@ def new_model(row: str, task: Task, weight: float, settings: Settings) -> Model:
     if row == "TV, λ(y)":
         maps = WeightMap(2, weight, level=task.level, dilations=settings.dilations)
         return Model(task, TV(maps, isotropic=False), settings.iterations, settings.last)
-    shipped = shipped_denoiser()
+    shipped = shipped_filters()
     start, filters = _first_weights(shipped, weight), shipped.filters.detach()
     count = len(filters)
     learned = (
