@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=default.seconds)
     parser.add_argument("--iterations", type=int, default=default.iterations)
     parser.add_argument("--batch", type=int, default=default.batch)
+    parser.add_argument("--solved", type=int, default=default.solved, help="when measuring")
     parser.add_argument("--lr", type=float, default=1.0, help="times the learning rates")
     parser.add_argument("--start", type=Path, default=None)
     parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
@@ -53,7 +54,7 @@ def main() -> None:
     settings = RidgeSettings(
         seconds=options.seconds, iterations=options.iterations, batch=options.batch,
         lr=default.lr * options.lr, potential_lr=default.potential_lr * options.lr,
-        weight_lr=default.weight_lr * options.lr,
+        weight_lr=default.weight_lr * options.lr, solved=options.solved,
     )  # fmt: skip
     measured = Settings(chunk=8)
     if options.quick:
