@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 SEGMENT = Path(__file__).parents[1] / "experiments" / "segment"
+PAPER = (SEGMENT.parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
 PAGE = (SEGMENT / "README.md").read_text(encoding="utf-8")
 
 
@@ -26,6 +27,44 @@ def test_the_tables_are_the_result_files_s(name):
     assert lines in PAGE
 
 
+def test_the_definitions_of_iou_are_the_result_file_s():
+    """And what the page says of them: how many times what the accuracy lacks the IoU lacks."""
+    pytest.importorskip("rich")
+    from legato.studies.segment.figures import definitions_markdown
+
+    rows = results("table")["rows"]
+    assert definitions_markdown(rows) in PAGE
+
+    def lacks(part, *keys):
+        found = [row[part] for row in rows.values()]
+        times = [
+            (100 - one[key]["mean"]) / (100 - one["accuracy"]["mean"])
+            for one in found
+            for key in keys
+        ]
+        return f"{min(times):.1f}", f"{max(times):.1f}"
+
+    over_images = ("iou_of_images", "iou_of_present")
+    assert lacks("train", "iou") == ("2.0", "2.1")
+    assert lacks("train", *over_images) in (("3.0", "3.3"), ("3.1", "3.3"))
+    assert lacks("test", "iou") == ("1.9", "1.9")
+    assert lacks("test", *over_images) == ("2.6", "2.8")
+    paper = [(97.54, 92.21), (97.90, 93.53), (92.40, 82.65), (93.00, 84.01)]
+    assert [f"{(100 - i) / (100 - a):.1f}" for a, i in paper] == ["3.2", "3.1", "2.3", "2.3"]
+
+
+def test_what_the_paper_s_model_and_one_weight_gain():
+    rows = results("table")["rows"]
+    paper, contrast, uniform = (
+        rows[name]["gain"]["iou"] for name in ("paper", "contrast", "uniform")
+    )
+    assert f"costs {-uniform['mean']:.2f} ± {uniform['std']:.2f} points" in PAGE
+    assert rows["uniform"]["train"]["iou"]["mean"] < rows["control"]["train"]["iou"]["mean"]
+    assert f"it gains +{paper['mean']:.2f} where the paper has +1.36" in PAPER
+    assert 0.45 * contrast["mean"] < paper["mean"] < 0.5 * contrast["mean"]
+    assert paper["mean"] < 0.5 * 1.36
+
+
 def test_what_the_layer_adds_to_finer_scores():
     rows = results("variants")["rows"]
     with_layer, without = (rows[name]["test"]["iou"]["each"] for name in ("skip-global", "skip"))
@@ -36,12 +75,11 @@ def test_what_the_layer_adds_to_finer_scores():
 
 def test_the_iterations_are_the_result_file_s():
     pytest.importorskip("matplotlib")
-    from legato.studies.segment.figures import iterations_table
+    from legato.studies.segment.figures import iterations_markdown
     from legato.studies.segment.iterations import slope
 
     found = results("iterations")
-    for row in iterations_table(found)[1]:
-        assert "| " + " | ".join(row) + " |" in PAGE
+    assert iterations_markdown(found) in PAGE
     losses = {}
     for p in found["points"]:
         losses.setdefault((p["average"], p["iterations"]), {})[p["seed"]] = p["loss"]
@@ -51,12 +89,17 @@ def test_the_iterations_are_the_result_file_s():
         better = sum(many[seed] < few[seed] for seed in few)
         gain = statistics.fmean(few[seed] - many[seed] for seed in few)
         assert f"{better} of 10 seeds, by {gain:.4f}" in PAGE
+    means = {row: statistics.fmean(each.values()) for row, each in losses.items()}
+    assert min(means[True, count] for count in (10, 20, 50, 100, 200)) > means[True, 5]
+    lasts = [means[False, count] for count in (5, 10, 20, 50, 100, 200)]
+    assert lasts == sorted(lasts, reverse=True)
     losses = found["search"]["tried"]["5.0"]["losses"]
     many, few = losses["average, 50"], losses["average, 5"]
     assert f"end at {many:.4f} and 5 at {few:.4f}" in PAGE.replace("\n", " ")
-    last = [t for t in found["times"] if not t["average"]]
-    assert found["slopes"]["last"] == pytest.approx(slope(last))
-    assert f"{found['slopes']['last']:.3f} ms" in PAGE
+    for average, name in ((False, "last"), (True, "average")):
+        times = [t for t in found["times"] if t["average"] == average]
+        assert found["slopes"][name] == pytest.approx(slope(times))
+        assert f"{found['slopes'][name]:.3f} ms to the {name}" in PAGE
 
 
 @pytest.mark.parametrize(

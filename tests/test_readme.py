@@ -50,9 +50,9 @@ def test_the_energies_of_the_readme_solve():
     ("words", "name"),
     [
         ("network alone, control", "control"),
+        ("the paper's weights, output and loss", "paper"),
         ("contrast weights", "contrast"),
         ("learned weights", "global"),
-        ("the paper's loss", "paper-loss"),
     ],
 )
 def test_the_scores_are_those_of_the_result_file(words, name):

@@ -1,12 +1,13 @@
 """Table, first networks on both sets of classes, and figure side by side, within a limit of time.
 
     python experiments/segment/side_by_side.py --data iccv09Data.tar.gz \\
-        --weights vgg16.safetensors --out FOLDER --minutes 7.5
+        --weights vgg16.safetensors --out FOLDER --minutes 7.5 [--rows A,B,… --groups 2]
 
 What ``legato segment table`` and ``legato segment iterations`` compute one after the other, as one
 process a part on one GPU. Steps of the figure are timed first, while nothing else runs. A part
 that fails stops no other; a part that the limit ends goes on with the next call, since what FOLDER
-holds is not computed again. ``FOLDER/home`` gets what is worth taking home, in few files.
+holds is not computed again. With ``--rows`` only these rows of the table are computed, those of a
+seed in several groups. ``FOLDER/home`` gets what is worth taking home, in few files.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ from legato.studies.segment.table import TableSettings, collect, run_seed
 
 SEEDS = (0, 1, 2)
 ROWS = ("control", "paper", "contrast", "uniform", "global", "paper-rate")
-CLASSES = {"surfaces": ROWS, "regions": ()}
-PARTS = (*(f"surfaces-{seed}" for seed in SEEDS), "average", "last", "regions")
-"""One process each; of the eight classes the first networks only, one seed after the other."""
+CLASSES = ("surfaces", "regions")
+"""The three, with all rows, and the eight, with the first network alone."""
 
 BALANCE = 1.0
 """r of the figure, which iterations/search.json found."""
@@ -56,16 +56,24 @@ def open_data(options: argparse.Namespace, classes: str) -> tuple[Dataset, Split
     return data.subset((*few.train, *few.test)).in_memory(), few
 
 
+def parts_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """What has a process of its own; of the eight classes one seed comes after the other."""
+    table = tuple(f"surfaces-{seed}-{group}" for group in range(options.groups) for seed in SEEDS)
+    return table if options.rows else (*table, "average", "last", "regions")
+
+
 def table_settings(options: argparse.Namespace, classes: str) -> TableSettings:
     on_gpu = options.device == "cuda"
     recipe = replace(
         RECIPES[Network.VGG32],
         save_every=5,
-        workers=0 if options.tiny else 3,
+        workers=0 if options.tiny else 3 if options.groups == 1 else 1,
         precision=Precision.MIXED if on_gpu else Precision.FULL,
         accelerator="gpu" if on_gpu else "cpu",
     )
-    settings = TableSettings(Network.VGG32, SEEDS, CLASSES[classes], recipe=recipe)
+    rows = tuple(options.rows.split(",")) if options.rows else ROWS
+    rows = rows if classes == "surfaces" else ()
+    settings = TableSettings(Network.VGG32, SEEDS, rows, recipe=recipe)
     if options.tiny:
         tiny = replace(recipe, batch=2, crop=(64, 96))
         settings = replace(
@@ -97,14 +105,20 @@ def compute(options: argparse.Namespace) -> None:
             settings = figure_settings(options, name == "average")
             train_rows(settings, data, options.device, folder, say)
         return
-    classes, _, seed = name.partition("-")
+    classes, *place = name.split("-")
     data, parts = open_data(options, classes)
     settings, folder = table_settings(options, classes), options.out / classes
     run = RunFolder(folder)
     run.begin({"table": asdict(settings), "classes": classes}, options.device)
     parts.save(folder / "split.json")
-    for one in (int(seed),) if seed else SEEDS:
-        run_seed(one, settings, data, parts, folder, options.device, options.weights, say)
+    seeds, group = SEEDS, 0
+    if place:
+        seeds, group = (int(place[0]),), int(place[1])
+        settings = replace(settings, variants=settings.variants[group :: options.groups])
+    for seed in seeds:
+        while group and not (folder / f"seed-{seed}" / "network.json").exists():
+            time.sleep(0.5)  # the first group trains it
+        run_seed(seed, settings, data, parts, folder, options.device, options.weights, say)
 
 
 def begin(options: argparse.Namespace, name: str) -> subprocess.Popen[bytes]:
@@ -150,8 +164,9 @@ def pack(options: argparse.Namespace) -> None:
     """What is worth taking home: numbers, logits at stride 32 in half precision, pictures' data."""
     out, home = options.out, options.out / "home"
     home.mkdir(exist_ok=True)
-    figure = RunFolder(out / "iterations")
-    figure.begin(figure_settings(options, True, False), options.device)
+    if not options.rows:
+        figure = RunFolder(out / "iterations")
+        figure.begin(figure_settings(options, True, False), options.device)
     for classes in CLASSES:
         folder = out / classes
         if folder.exists():
@@ -189,6 +204,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=7.5)
     parser.add_argument("--copy-to", type=Path, help="where to copy what is in FOLDER/home")
+    parser.add_argument("--rows", help="of the table, and nothing else")
+    parser.add_argument("--groups", type=int, default=1, help="processes that share a seed's rows")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="seven images, to see that it runs")
     parser.add_argument("--part", help="compute this part alone")
@@ -196,16 +213,17 @@ def main() -> None:
     if options.part is not None:
         compute(options)
         return
-    start, limit = time.monotonic(), 60 * options.minutes
+    start, limit, parts = time.monotonic(), 60 * options.minutes, parts_of(options)
     options.out.mkdir(parents=True, exist_ok=True)
     try:
-        follow(options, ("times",), min(75, limit / 3))
-        follow(options, PARTS, limit - 15 - (time.monotonic() - start))
+        if not options.rows:
+            follow(options, ("times",), min(75, limit / 3))
+        follow(options, parts, limit - 15 - (time.monotonic() - start))
     finally:
         pack(options)
         if options.copy_to is not None:
             shutil.copytree(options.out / "home", options.copy_to, dirs_exist_ok=True)
-    for name in PARTS:
+    for name in parts:
         lines = (options.out / f"{name}.log").read_text(errors="replace").splitlines()
         say("\n".join([f"--- {name}", *lines[-8:]]))
 

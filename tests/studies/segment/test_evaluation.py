@@ -103,16 +103,18 @@ def of_rows(*rows: list[int]) -> torch.Tensor:
 
 def test_perfect_and_useless():
     assert Score.of(of_rows([3, 0], [0, 4], [0, 0])).iou == 100
-    assert Score.of(of_rows([0, 3], [4, 0], [0, 0])) == Score(0.0, 0.0, (0.0, 0.0), 1, 0.0, 0.0)
+    useless = Score(0.0, 0.0, (0.0, 0.0), 1, 0.0, 0.0, 0.0)
+    assert Score.of(of_rows([0, 3], [4, 0], [0, 0])) == useless
 
 
-def test_three_ways_to_average():
+def test_four_ways_to_average():
     """Two images: one all right, with 2 pixels of unknown truth called class 0; one half right."""
     two = torch.tensor([[[6, 0], [0, 2], [2, 0]], [[1, 1], [0, 0], [0, 0]]])
     found = Score.of(two)
     assert found.accuracy == pytest.approx(90.0)
     assert found.iou == pytest.approx(100 * (7 / 8 + 2 / 3) / 2)
     assert found.iou_of_images == pytest.approx(100 * (1 + (1 / 2 + 0) / 2) / 2)
+    assert found.iou_of_present == pytest.approx(100 * (1 + 1 / 2) / 2)  # class 1 is not there
     assert found.iou_with_unknown == pytest.approx(100 * (7 / 10 + 2 / 3) / 2)
 
 

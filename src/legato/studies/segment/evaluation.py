@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -28,6 +29,7 @@ class Score:
     iou_per_class: tuple[float | None, ...]  # None where a class neither occurs nor is predicted
     images: int
     iou_of_images: float  # of each image by itself, then the mean over images
+    iou_of_present: float  # likewise, of the classes that the image's truth has
     iou_with_unknown: (
         float  # over all pixels: what is predicted where the truth is unknown is wrong
     )
@@ -44,6 +46,7 @@ class Score:
             raise InputError("There is no labelled pixel, so there is nothing to measure.")
         right = known.sum(0).diagonal()
         iou = _iou(known.sum(0))
+        present = _iou(known).where(known.sum(-1) > 0, math.nan)
         beyond = known.sum(0).sum(0) + known.sum(0).sum(1) - right + unknown.sum(0)
         return cls(
             accuracy=100 * float(right.sum() / known.sum()),
@@ -51,6 +54,7 @@ class Score:
             iou_per_class=tuple(None if x.isnan() else 100 * float(x) for x in iou),
             images=len(confusions),
             iou_of_images=100 * float(_iou(known).nanmean(-1).nanmean()),
+            iou_of_present=100 * float(present.nanmean(-1).nanmean()),
             iou_with_unknown=100 * float((right / beyond).nanmean()),
         )
 

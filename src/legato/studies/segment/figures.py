@@ -98,34 +98,47 @@ def draw_iterations(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def iterations_table(results: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows: loss and accuracy for each number of inner iterations, and the time.
-
-    Where a run was cut short, its rows are means without their seeds.
-    """
-    seen = [*results["points"], *results.get("cut_short", ())]
+    """Head and rows: loss, accuracy and time for each number of inner iterations."""
     rows = []
-    for count in sorted({p["iterations"] for p in seen}):
+    for count in sorted({p["iterations"] for p in results["points"]}):
         cells = [str(count)]
         for average in (False, True):
-            where = (average, count)
-            some, means = (
-                [p for p in part if (p["average"], p["iterations"]) == where]
-                for part in (results["points"], results.get("cut_short", ()))
+            points, times = (
+                [p for p in results[part] if (p["average"], p["iterations"]) == (average, count)]
+                for part in ("points", "times")
             )
             for key, digits in (("loss", 4), ("accuracy", 2)):
-                values = [p[key] for p in some]
-                if len(values) > 1:
-                    cells.append(f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}")
-                else:
-                    known = values or [p[key] for p in means]
-                    cells.append(f"{known[0]:.{digits}f}" if known else "–")
-        times = [
-            t["milliseconds"] for t in results.get("times", ())
-            if (t["average"], t["iterations"]) == (False, count)
-        ]  # fmt: skip
-        rows.append((*cells, f"{times[0]:.1f}" if times else "–"))
-    head = ("inner iterations", "last: loss", "accuracy", "average: loss", "accuracy", "ms")
-    return head, rows
+                values = [p[key] for p in points]
+                spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+                cells.append(f"{fmean(values):.{digits}f}{spread}" if values else "–")
+            cells.append(f"{times[0]['milliseconds']:.1f}" if times else "–")
+        rows.append(tuple(cells))
+    columns = ("loss", "accuracy", "ms")
+    heads = (f"{which}: {name}" for which in ("last", "average") for name in columns)
+    return ("inner iterations", *heads), rows
+
+
+def iterations_markdown(results: Mapping[str, Any]) -> str:
+    """The rows of :func:`iterations_table` as a Markdown table."""
+    head, rows = iterations_table(results)
+    lines = [f"| {' | '.join(line)} |" for line in (head, ["---:"] * len(head), *rows)]
+    return "\n".join(lines) + "\n"
+
+
+def definitions_markdown(rows: Rows) -> str:
+    """Mean IoU by its four definitions, as a Markdown table."""
+    keys = ("iou", "iou_of_images", "iou_of_present", "iou_with_unknown")
+    heads = ("all pixels", "each image", "classes in it", "unknown counted")
+    lines = [
+        "| | "
+        + " | ".join(f"{part}: {head}" for part in ("train", "test") for head in heads)
+        + " |",
+        "|---|" + "---:|" * 2 * len(heads),
+    ]
+    for name, row in rows.items():
+        cells = (f"{row[part][key]['mean']:.2f}" for part in ("train", "test") for key in keys)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def overlay(

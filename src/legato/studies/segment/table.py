@@ -39,7 +39,7 @@ from legato.studies.segment.training import train
 
 Report = Callable[[str], None]
 
-SCORES = ("accuracy", "iou", "iou_of_images", "iou_with_unknown")
+SCORES = ("accuracy", "iou", "iou_of_images", "iou_of_present", "iou_with_unknown")
 """What is reported of a score, in per cent."""
 
 
@@ -251,7 +251,7 @@ def collect(folder: Path, settings: TableSettings) -> dict[str, Any]:
         files = [Path(folder) / f"seed-{seed}" / f"{name}.json" for seed in settings.seeds]
         if not all(file.exists() for file in files):
             continue
-        found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        found = [_read(file) for file in files]
         row: dict[str, Any] = {
             "what": "the network, first training" if name == "network" else VARIANTS[name].what
         }
@@ -259,7 +259,8 @@ def collect(folder: Path, settings: TableSettings) -> dict[str, Any]:
             if part in found[0]:
                 keys = [key for key in SCORES if key in found[0][part]]
                 row[part] = {key: _spread([one[part][key] for one in found]) for key in keys}
-        row["seconds"] = _spread([one["seconds"] for one in found])
+        if "seconds" in found[0]:
+            row["seconds"] = _spread([one["seconds"] for one in found])
         for extra in ("parameters", "test_iterations"):
             if extra in found[0]:
                 row[extra] = [one[extra] for one in found]
@@ -289,6 +290,16 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 def _keep(path: Path, content: Mapping[str, Tensor]) -> None:
     with replacing(path) as temporary:
         torch.save(dict(content), temporary)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A row's file, its scores by today's definitions where there are counts to make them from."""
+    row: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    counts = path.with_suffix(".npz")
+    if counts.exists():
+        with numpy.load(counts) as file:
+            row |= {part: asdict(Score.of(torch.from_numpy(file[part]))) for part in file.files}
+    return row
 
 
 def _keep_counts(path: Path, counts: Mapping[str, Mapping[str, Tensor]]) -> None:

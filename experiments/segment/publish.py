@@ -1,0 +1,119 @@
+"""Bring what side_by_side.py computed home: numbers, pictures, and the tables of this page.
+
+    python experiments/segment/publish.py FOLDER --commit COMMIT [--into table]
+
+FOLDER is what it wrote. The machine with the GPU had a copy of the source without its latest
+history: COMMIT is what was sent there. ``--into variants`` is for a run of further rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from legato.studies.segment.figures import (
+    definitions_markdown,
+    draw_iterations,
+    draw_table,
+    iterations_markdown,
+    markdown,
+)
+from legato.studies.segment.iterations import IterationSettings, slope
+from legato.studies.segment.table import TableSettings, collect
+
+HERE = Path(__file__).parent
+TOLD = ("date", "device", "cores", "threads", "versions")
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """The page with what stands between two comments exchanged."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, rest = page.split(begin)
+    return before + begin + text + end + rest.split(end)[1]
+
+
+def provenance(settings: dict[str, Any], commit: str) -> dict[str, Any]:
+    told = {key: settings[key] for key in TOLD}
+    return told | {"commit": commit, "uncommitted_changes": None}
+
+
+def cut_short(folder: Path) -> list[str]:
+    """Rows that the limit of time ended after they were scored: only their counts are known."""
+    names = set()
+    for counts in folder.glob("seed-*/*.npz"):
+        row = counts.with_suffix(".json")
+        if not row.exists():
+            row.write_text(json.dumps({"cut_short": True}) + "\n")
+        if "cut_short" in json.loads(row.read_text()):
+            names.add(counts.stem)
+    return sorted(names)
+
+
+def publish_table(folder: Path, commit: str, into: str) -> tuple[str, str]:
+    told = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    asked = told["settings"]["table"]
+    asked["variants"] = tuple(asked["variants"])
+    settings = TableSettings(seeds=tuple(asked["seeds"]), variants=asked["variants"])
+    short = cut_short(folder)
+    rows = collect(folder, settings)
+    found = provenance(told, commit) | {"settings": asked, "cut_short": short, "rows": rows}
+    write(HERE / into / "results.json", found)
+    if into == "table":
+        draw_table(HERE / into / "table.png", rows)
+    return markdown(rows).split("\n\n")[0] + "\n", definitions_markdown(rows)
+
+
+def publish_iterations(folder: Path, commit: str) -> str:
+    told = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    settings = IterationSettings(**told["settings"])
+    points, times = [], []
+    for average in settings.averages:
+        for count in settings.counts:
+            name = f"{'average' if average else 'last'}-{count}.json"
+            points += json.loads((folder / "rows" / name).read_text(encoding="utf-8"))
+            took = json.loads((folder / "rows" / f"time-{name}").read_text(encoding="utf-8"))
+            times.append({"iterations": count, "average": average, "milliseconds": took})
+    search = json.loads((HERE / "iterations" / "search.json").read_text(encoding="utf-8"))
+    found = provenance(told, commit) | {
+        "settings": told["settings"],
+        "points": points,
+        "times": times,
+        "slopes": {
+            name: slope([t for t in times if t["average"] == average])
+            for average, name in ((False, "last"), (True, "average"))
+        },
+        "search": search,
+    }
+    write(HERE / "iterations" / "results.json", found)
+    draw_iterations(HERE / "iterations" / "iterations.png", found)
+    return iterations_markdown(found)
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--into", choices=("table", "variants"), default="table")
+    options = parser.parse_args()
+    path = HERE / "README.md"
+    page = path.read_text(encoding="utf-8")
+    text, definitions = publish_table(options.folder / "surfaces", options.commit, options.into)
+    page = replaced(page, options.into, text)
+    if options.into == "table":
+        page = replaced(page, "definitions", definitions)
+    if (options.folder / "iterations").exists():
+        text = publish_iterations(options.folder / "iterations", options.commit)
+        page = replaced(page, "iterations", text)
+    path.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
