@@ -1,22 +1,25 @@
 """What people put after a network today, on the same logits, tuned the same way.
 
-    python experiments/segment/peers.py --data iccv09Data.tar.gz --coarse seed-0/coarse.pt ...
+    python experiments/segment/peers.py --data iccv09Data.tar.gz --coarse coarse-surfaces.npz ...
 
-``--coarse`` files come from ``legato segment table`` (the first network's logits at stride 32).
-The dense CRF needs ``pip install pydensecrf2``; without it that row says so. Every method gets the
-same number of random parameter draws, judged by mean IoU on the same training images.
+``--coarse`` files hold the first networks' logits at stride 32, named SEED/IMAGE: side_by_side.py
+writes them. The dense CRF needs ``pip install pydensecrf2``; without it that row says so. Every
+method gets the same number of random parameter draws, judged by mean IoU on the same training
+images. What ``--out`` holds is not computed again, so several processes can share the work by
+``--method``; a last one without it puts all together and takes the times, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+import importlib.util
 import math
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +31,14 @@ from tqdm import tqdm
 
 from legato.console.runs import RunFolder
 from legato.nn import ContrastWeights, Potts
-from legato.studies.segment.data import IGNORE, Sample, StanfordBackground, split
-from legato.studies.segment.evaluation import Score
+from legato.operators import Differences
+from legato.studies.segment.data import Dataset, Sample, Split, StanfordBackground, split
+from legato.studies.segment.evaluation import Score, confusion, stacked
+from legato.studies.segment.iterations import kept
 from legato.studies.segment.networks import upsampled
+
+OFFSETS = tuple(offset for d in (1, 3, 9, 27) for offset in ((d, 0), (0, d)))
+"""Neighbours at four distances, below and to the right."""
 
 Parameters = dict[str, float]
 Method = Callable[[Tensor, Tensor, Parameters], Tensor]  # logits, uint8 image → labels
@@ -80,6 +88,21 @@ def potts(logits: Tensor, image: Tensor, parameters: Parameters) -> Tensor:
         return layer(-parameters["scale"] * logits[None], weights.detach())[0].argmax(0)
 
 
+def far_potts(logits: Tensor, image: Tensor, parameters: Parameters) -> Tensor:
+    """The layer with neighbours at several distances and weights from position and colour.
+
+    w = exp(−|o|²/2s² − |ΔI|²/2c²), plus the same weight for all that are next to each other.
+    """
+    far, colour = parameters["far"], parameters["colour"]
+    change = Differences(offsets=OFFSETS)(image[None].float()).square().sum(1)
+    lengths = torch.tensor([float(down**2 + right**2) for down, right in OFFSETS]).view(1, -1, 1, 1)
+    weights = torch.exp(-lengths / (2 * far**2) - change / (2 * colour**2))
+    weights += parameters["near"] * (lengths == 1)
+    layer = Potts(30, neighbours=OFFSETS, balance=parameters["balance"])
+    with torch.no_grad():
+        return layer(-parameters["scale"] * logits[None], weights[:, None])[0].argmax(0)
+
+
 def _log_uniform(lo: float, hi: float) -> Callable[[random.Random], float]:
     return lambda draw: math.exp(draw.uniform(math.log(lo), math.log(hi)))
 
@@ -102,41 +125,75 @@ METHODS: dict[str, tuple[Method, dict[str, Callable[[random.Random], float]]]] =
         potts,
         {"kappa": _log_uniform(3, 60), "scale": _log_uniform(1e-3, 1)},
     ),
+    "Potts, far neighbours": (
+        far_potts,
+        {
+            "far": _log_uniform(5, 60),
+            "colour": _log_uniform(5, 60),
+            "near": _log_uniform(0.03, 1),
+            "scale": _log_uniform(0.03, 2),
+            "balance": _log_uniform(0.2, 3),
+        },
+    ),
 }
 
 
+Logits = dict[str, Tensor]
+
+
 def judge(
-    method: Method, parameters: Parameters, samples: Sequence[Sample], coarse: dict[str, Tensor]
-) -> tuple[Score, float]:
-    """The score on these samples, and the median milliseconds for one."""
-    confusion = torch.zeros(3, 3, dtype=torch.int64)
-    times = []
+    method: Method, parameters: Parameters, samples: Sequence[Sample], coarse: Logits
+) -> Score:
+    """The score on these samples."""
+    counts = {}
     for sample in samples:
         logits = upsampled(coarse[sample.name][None], sample.labels.shape)[0]
-        start = time.perf_counter()
         labels = method(logits, sample.image, parameters)
-        times.append(time.perf_counter() - start)
-        known = sample.labels != IGNORE
-        pairs = 3 * sample.labels[known].long() + labels[known]
-        confusion += torch.bincount(pairs, minlength=9).view(3, 3)
-    return Score.of(confusion, len(samples)), 1e3 * statistics.median(times)
+        counts[sample.name] = confusion(labels, sample.labels, len(logits))
+    return Score.of(stacked(counts))
 
 
-def tune(
-    name: str, draws: int, samples: Sequence[Sample], coarse: dict[str, Tensor]
-) -> tuple[Parameters, float]:
+def tune(name: str, draws: int, samples: Sequence[Sample], coarse: Logits) -> Parameters:
     """The best of ``draws`` random parameters by mean IoU on training images."""
     method, space = METHODS[name]
-    if not space:
-        return {}, judge(method, {}, samples, coarse)[0].iou
     draw = random.Random(0)
-    best: tuple[Parameters, float] = ({}, -math.inf)
-    for _ in tqdm(range(draws), desc=name, leave=False):
-        parameters = {key: sample(draw) for key, sample in space.items()}
-        iou = judge(method, parameters, samples, coarse)[0].iou
-        if iou > best[1]:
-            best = parameters, iou
-    return best
+    tried = [{key: one(draw) for key, one in space.items()} for _ in range(draws if space else 1)]
+    shown = tqdm(tried, desc=name, leave=False)
+    return max(shown, key=lambda parameters: judge(method, parameters, samples, coarse).iou)
+
+
+def found_for(
+    name: str, options: argparse.Namespace, data: Dataset, parts: Split, coarse: Logits
+) -> dict[str, Any]:
+    """A method's parameters and scores for one network."""
+    training = list(data.subset(parts.train[: options.tune_on]))
+    parameters = tune(name, options.draws, training, coarse)
+    test = list(data.subset(parts.test))[:: options.every]
+    return {
+        "parameters": parameters,
+        "tuned_iou": judge(METHODS[name][0], parameters, training, coarse).iou,
+        **dataclasses.asdict(judge(METHODS[name][0], parameters, test, coarse)),
+    }
+
+
+def timed(rows: dict[str, Any], samples: Sequence[Sample], coarse: Logits) -> dict[str, Any]:
+    """Milliseconds for one image, methods in turns: the least and the median, by the clock and of
+    the processor on all its cores."""
+    taken: dict[str, Any] = {name: [] for name in rows}
+    for sample in samples:
+        logits = upsampled(coarse[sample.name][None], sample.labels.shape)[0]
+        for name, row in rows.items():
+            wall, processor = time.perf_counter(), time.process_time()
+            METHODS[name][0](logits, sample.image, row["each"][0]["parameters"])
+            taken[name].append((time.perf_counter() - wall, time.process_time() - processor))
+    return {
+        name: {
+            f"{kind}_{which}": 1e3 * pick(one[place] for one in each[1:])
+            for place, kind in enumerate(("wall", "processor"))
+            for which, pick in (("least", min), ("median", statistics.median))
+        }
+        for name, each in taken.items()
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -144,50 +201,48 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="Stanford Background")
-    parser.add_argument("--coarse", type=Path, nargs="+", required=True)
-    parser.add_argument("--draws", type=int, default=60)
-    parser.add_argument("--tune-on", type=int, default=60, help="number of training images")
-    parser.add_argument("--parameters", type=Path, help="results of an earlier run: tuned already")
+    parser.add_argument("--coarse", type=Path, required=True)
+    parser.add_argument("--classes", choices=("surfaces", "regions"), default="surfaces")
+    parser.add_argument("--networks", default="0", help="seeds of the networks: 0,1,2")
+    parser.add_argument("--method", action="append", help="compute these alone, and no times")
+    parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--tune-on", type=int, default=30, help="number of training images")
+    parser.add_argument("--every", type=int, default=1, help="of the test images, for a trial")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("out/peers"))
     options = parser.parse_args()
-
-    data = StanfordBackground(options.data)
-    parts = split(data.names, test=143, seed=0)
-    training = [data.subset(parts.train)[i] for i in range(options.tune_on)]
-    test = [data.subset(parts.test)[i] for i in range(len(parts.test))]
-    earlier = json.loads(options.parameters.read_text())["rows"] if options.parameters else {}
+    torch.set_num_threads(options.threads)
+    data = StanfordBackground(options.data, options.classes)
+    parts = split(data.names, 0.2, seed=0)
+    with np.load(options.coarse) as file:
+        stored = {key: torch.from_numpy(file[key]).float() for key in file.files}
+    run = RunFolder(options.out)
     rows: dict[str, Any] = {}
     for name in METHODS:
-        if name == "dense CRF":
-            try:
-                import pydensecrf.densecrf  # noqa: F401
-            except ImportError as error:
-                rows[name] = {"skipped": f"not installed: {error}"}
-                continue
-        seeds = []
-        for place, path in enumerate(options.coarse):
-            coarse = torch.load(path, weights_only=True)
-            if name in earlier:
-                tuned = earlier[name]["each"][place]
-                parameters, iou = tuned["parameters"], tuned["tuned_iou"]
-            else:
-                parameters, iou = tune(name, options.draws, training, coarse)
-            score, milliseconds = judge(METHODS[name][0], parameters, test, coarse)
-            seeds.append(
-                dataclasses.asdict(score)
-                | {"milliseconds": milliseconds, "parameters": parameters, "tuned_iou": iou}
-            )
+        if options.method and name not in options.method:
+            continue
+        if name == "dense CRF" and importlib.util.find_spec("pydensecrf") is None:
+            print("dense CRF: not installed")
+            continue
+        each = []
+        for seed in options.networks.split(","):
+            coarse = {k.split("/")[1]: v for k, v in stored.items() if k.split("/")[0] == seed}
+            file_name = f"{name.replace(', ', '-').replace(' ', '-')}-{seed}.json"
+            compute = partial(found_for, name, options, data, parts, coarse)
+            each.append(kept(options.out / file_name, compute))
         rows[name] = {
-            key: statistics.fmean(one[key] for one in seeds)
-            for key in ("accuracy", "iou", "milliseconds")
-        } | {"each": seeds}
-        print(
-            f"{name:<24} accuracy {rows[name]['accuracy']:.2f}  IoU {rows[name]['iou']:.2f}  "
-            f"{rows[name]['milliseconds']:.1f} ms"
-        )
-    settings = {"draws": options.draws, "tune_on": options.tune_on, "networks": len(options.coarse)}
-    file = RunFolder(options.out).finish({"settings": settings, "rows": rows})
-    print(f"Results: {file}")
+            key: statistics.fmean(one[key] for one in each) for key in ("accuracy", "iou")
+        } | {"each": each}
+        print(f"{name:<24} accuracy {rows[name]['accuracy']:.2f}  IoU {rows[name]['iou']:.2f}")
+    if options.method:
+        return
+    test = [s for s in data.subset(parts.test) if tuple(s.labels.shape) == (240, 320)][:20]
+    for name, times in timed(rows, test, coarse).items():
+        rows[name] |= {"milliseconds": times["wall_least"], "times": times}
+        print(f"{name:<24} {times}")
+    settings = {key: getattr(options, key) for key in ("draws", "tune_on", "networks", "classes")}
+    written = run.finish({"settings": settings, "rows": rows})
+    print(f"Results: {written}")
 
 
 if __name__ == "__main__":

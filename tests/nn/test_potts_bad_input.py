@@ -75,6 +75,10 @@ def test_meta_tensors_hold_nothing() -> None:
 def test_diagonals_exist_in_the_plane_only() -> None:
     with raises(errors.InputError, "plane", "neighbours=4"):
         Potts(3, neighbours=8)(torch.zeros(1, 2, 3, 3, 3))
+    with raises(errors.InputError, "plane", "neighbours=4"):
+        Potts(3, neighbours=((1, 0), (0, 1), (2, 0)))(torch.zeros(1, 2, 3, 3, 3))
+    with raises(errors.InputError, r"\(0, 4\) lies beyond an image of size \(5, 3\)"):
+        Potts(3, neighbours=((1, 0), (0, 1), (0, 4)))(torch.zeros(1, 2, 5, 3))
 
 
 # --- weights --------------------------------------------------------------------------------------
@@ -173,7 +177,8 @@ def test_given_steps_leave_no_balance() -> None:
     [
         ({"epsilon": -0.1}, "epsilon"),
         ({"epsilon": torch.nan}, "epsilon"),
-        ({"neighbours": 6}, "4 or 8"),
+        ({"neighbours": 6}, "4, 8 or offsets"),
+        ({"neighbours": ((1, 0), (3, 0))}, "begin with"),
         ({"gradient": "unroll"}, r"Unroll\(\)"),
         ({"gradient": lg.Unroll(last=2, checkpoint=2)}, "not both"),
         ({"gradient": lg.Unroll(tol=1e-3)}, "last=K"),

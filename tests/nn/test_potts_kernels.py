@@ -42,8 +42,8 @@ from kernel_harness import (
     values_and_gradients,
 )
 from legato.errors import GradientError
-from legato.nn.neighbourhood import offsets
-from legato.nn.potts.model import PottsIterates
+from legato.nn.neighbourhood import Neighbours, offsets
+from legato.nn.potts.model import PottsIterates, PottsKernel, PottsSettings
 from legato.nn.potts.reference import potts as reference
 
 pytestmark = conversions_allowed
@@ -69,7 +69,7 @@ class Case:
     spatial: tuple[int, ...] = (7, 9)
     iterations: int = 6
     epsilon: float = 0.0
-    neighbours: int = 4
+    neighbours: Neighbours = 4
     weights: str = "pixel"
     average: bool = False
     checkpoint: int | None = None
@@ -137,6 +137,9 @@ SMALL = {
     "average and entropy": Case(average=True, epsilon=0.2, batch=2, spatial=(3, 4), iterations=3),
     "checkpoints": Case(checkpoint=2, average=True, epsilon=0.1, spatial=(3, 4), iterations=3),
     "eight neighbours": Case(neighbours=8, spatial=(3, 4), iterations=2),
+    "neighbours at a distance": Case(
+        neighbours=((1, 0), (0, 1), (0, 3), (2, -3), (3, 1)), spatial=(4, 5), iterations=3
+    ),
     "volume": Case(spatial=(3, 2, 4), iterations=2),
     "one row": Case(spatial=(1, 7), iterations=2),
     "one column, eight neighbours": Case(spatial=(7, 1), neighbours=8, iterations=2),
@@ -146,7 +149,15 @@ SMALL = {
     "strong costs": Case(scale=16.0, spatial=(3, 4), iterations=3),
     "one iteration": Case(iterations=1),
 }
+FAR = ((1, 0), (0, 1), (0, 7), (5, 0), (2, -19), (6, 11))
 LARGE = {
+    "far neighbours": Case(neighbours=FAR, spatial=(31, 37), iterations=5),
+    "far neighbours, several images": Case(
+        neighbours=FAR, batch=3, spatial=(6, 20), iterations=4, epsilon=0.1, average=True
+    ),
+    "far neighbours, checkpoints": Case(
+        neighbours=FAR, spatial=(50, 21), iterations=7, checkpoint=3, weights="label"
+    ),
     "plain, longer": Case(),
     "cold start with weights": Case(warm=False),
     "no weights": Case(weights="none"),
@@ -377,11 +388,22 @@ def test_backward_twice(kernel: Kernel) -> None:
     assert torch.equal(first, second)
 
 
+def test_settings_pass_through_the_operators() -> None:
+    for settings in (
+        PottsSettings(7, offsets(3), average=True),
+        PottsSettings(20, offsets(2, ((1, 0), (0, 1), (3, -2))), checkpoint=4, epsilon=0.5),
+    ):
+        sizes, numbers = PottsKernel.packed(None, settings)
+        assert all(type(size) is int for size in sizes)
+        assert PottsKernel.unpacked(None, sizes, numbers) == settings
+
+
 def test_the_operator_is_what_torch_expects(kernel: Kernel) -> None:
     case = Case(spatial=(4, 5), iterations=2)
     t = leaves(case.tensors(), torch.float64, kernel.device)
     operator = getattr(torch.ops.legato, f"potts_{kernel.name}").default
-    arguments = (list(t.values()), [2, 4, 0, 0], [0.0], True)
+    settings = PottsSettings(2, offsets(2))
+    arguments = (list(t.values()), *PottsKernel.packed(None, settings), True)
     torch.library.opcheck(
         operator,
         arguments,
@@ -390,8 +412,9 @@ def test_the_operator_is_what_torch_expects(kernel: Kernel) -> None:
 
 
 @not_interpreted
-def test_under_compile(kernel: Kernel) -> None:
-    case = Case(spatial=(4, 5), iterations=2)
+@pytest.mark.parametrize("neighbours", [4, ((1, 0), (0, 1), (2, -3))])
+def test_under_compile(kernel: Kernel, neighbours: Neighbours) -> None:
+    case = Case(spatial=(4, 5), iterations=2, neighbours=neighbours)
 
     def loss(cost: Tensor, tensors: dict[str, Tensor | None]) -> Tensor:
         return case.run(kernel.solve, tensors | {"cost": 2 * cost}).probabilities.square().sum()

@@ -9,14 +9,14 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from legato.nn import Potts
-from legato.nn.neighbourhood import offsets
+from legato.nn.neighbourhood import Neighbours, offsets
 from makers import rand, randn
 from truth.test_against_others import HEIGHT, WIDTH, pixel, potts_programme
 
 INSTANCES = 20
 
 
-def links(neighbours: int) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
+def links(neighbours: Neighbours) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
     """(direction, pixel, neighbour) of every edge."""
     grid = [(i, j) for i in range(HEIGHT) for j in range(WIDTH)]
     return [
@@ -27,13 +27,13 @@ def links(neighbours: int) -> list[tuple[int, tuple[int, int], tuple[int, int]]]
     ]
 
 
-def energy(labels: np.ndarray, c: np.ndarray, w: np.ndarray, neighbours: int) -> int:
+def energy(labels: np.ndarray, c: np.ndarray, w: np.ndarray, neighbours: Neighbours) -> int:
     """Data terms plus 2w for every interface: the two labels that meet both have a step there."""
     data = sum(c[labels[i, j], i, j] for i in range(HEIGHT) for j in range(WIDTH))
     return int(data + 2 * sum(w[k][p] for k, p, q in links(neighbours) if labels[p] != labels[q]))
 
 
-def minimal_cut(c: np.ndarray, w: np.ndarray, neighbours: int) -> int:
+def minimal_cut(c: np.ndarray, w: np.ndarray, neighbours: Neighbours) -> int:
     """The source stands for label 0, the sink for label 1."""
     source, sink = HEIGHT * WIDTH, HEIGHT * WIDTH + 1
     capacity = np.zeros((sink + 1, sink + 1), dtype=np.int32)
@@ -44,8 +44,8 @@ def minimal_cut(c: np.ndarray, w: np.ndarray, neighbours: int) -> int:
     return int(maximum_flow(csr_array(capacity), source, sink).flow_value)
 
 
-@pytest.mark.parametrize("neighbours", [4, 8])
-def test_two_labels_are_a_minimal_cut(neighbours: int) -> None:
+@pytest.mark.parametrize("neighbours", [4, 8, ((1, 0), (0, 1), (0, 3), (2, -1), (1, 3))])
+def test_two_labels_are_a_minimal_cut(neighbours: Neighbours) -> None:
     """On integers, so that the energies agree exactly or not at all."""
     generator = torch.Generator().manual_seed(0)
     edges = len(offsets(2, neighbours))

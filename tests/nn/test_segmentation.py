@@ -21,12 +21,16 @@ from legato.nn import (
     SoftmaxLoss,
     UniformWeights,
 )
-from legato.nn.neighbourhood import offsets
+from legato.nn.neighbourhood import Neighbours, offsets
 from makers import rand, randn
 
 
 def probabilities(layer: Potts, cost: Tensor, weights: Tensor | float) -> Tensor:
     return layer(cost, weights).exp()
+
+
+FAR = ((1, 0), (0, 1), (0, 3), (2, -1))
+"""Neighbours at a distance."""
 
 
 # --- the loss -------------------------------------------------------------------------------------
@@ -103,8 +107,10 @@ def test_log_probabilities_are_finite_and_sum_to_one(average: bool) -> None:
 # --- weights from the contrast of an image --------------------------------------------------------
 
 
-@pytest.mark.parametrize(("shape", "neighbours"), [((4, 5), 4), ((4, 5), 8), ((3, 4, 5), 4)])
-def test_contrast_weights_by_hand(shape: tuple[int, ...], neighbours: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "neighbours"), [((4, 5), 4), ((4, 5), 8), ((4, 5), FAR), ((3, 4, 5), 4)]
+)
+def test_contrast_weights_by_hand(shape: tuple[int, ...], neighbours: Neighbours) -> None:
     image = randn(2, 3, *shape)
     layer = ContrastWeights(beta=0.7, kappa=2.0, epsilon=0.2, neighbours=neighbours).double()
     w = layer(image).detach()
@@ -153,13 +159,13 @@ def test_contrast_weights_fit_the_layer(neighbours: int) -> None:
 # --- weights from features ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("classes", "neighbours"), [(1, 4), (3, 4), (1, 8)])
-def test_learned_edges(classes: int, neighbours: int) -> None:
+@pytest.mark.parametrize(("classes", "neighbours"), [(1, 4), (3, 4), (1, 8), (3, FAR)])
+def test_learned_edges(classes: int, neighbours: Neighbours) -> None:
     torch.manual_seed(0)
     edges = LearnedEdges((6,), classes, neighbours, hidden=5, initial=0.4)
     image, features = randn(2, 3, 4, 5).float(), [randn(2, 6, 4, 5).float()]
     w = edges(image, features)
-    assert w.shape == (2, classes, neighbours // 2, 4, 5)
+    assert w.shape == (2, classes, len(offsets(2, neighbours)), 4, 5)
     torch.testing.assert_close(w, torch.full_like(w, 0.4))
     cost = randn(2, 3, 4, 5).float()
     probabilities(Potts(10, neighbours=neighbours), cost, w)[:, 0].square().sum().backward()
@@ -289,12 +295,15 @@ def padded() -> tuple[Tensor, Tensor, Tensor]:
     return image, torch.randn(3, 3, 16, 16, generator=rng), inside
 
 
-@pytest.mark.parametrize("neighbours", [4, 8])
+@pytest.mark.parametrize("neighbours", [4, 8, FAR])
 @pytest.mark.parametrize("kind", ["fixed", "uniform"])
-def test_a_padded_image_is_segmented_as_if_alone(padded: Any, neighbours: int, kind: str) -> None:
+def test_a_padded_image_is_segmented_as_if_alone(
+    padded: Any, neighbours: Neighbours, kind: str
+) -> None:
     image, logits, inside = padded
     torch.manual_seed(1)
-    weights = UniformWeights(0.7) if kind == "uniform" else Fixed(neighbours // 2)
+    uniform = kind == "uniform"
+    weights = UniformWeights(0.7) if uniform else Fixed(len(offsets(2, neighbours)))
     layer = GlobalLayer(
         weights, iterations=40, neighbours=neighbours, kernel="reference",
         max_weight=1.0 if kind == "fixed" else None,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from legato._support.precision import out_of_autocast
 from legato.errors import InputError
 from legato.gradients import GradientStrategy
-from legato.nn.neighbourhood import offsets
+from legato.nn.neighbourhood import Neighbours, offsets
 from legato.nn.potts import Potts
 from legato.operators import Differences
 
@@ -57,8 +57,7 @@ class ContrastWeights(nn.Module):
         kappa (float): sharpness κ to start from. Default: 10
         epsilon (float): share of the strength that stays across the sharpest edge, in [0, 1].
             Default: 0.1
-        neighbours (int): 4 (differences along the axes) or 8 (along diagonals too, in the plane).
-            Default: 4
+        neighbours (int or offsets): as of :class:`Potts`. Default: 4
 
     Shape:
         - image: (B, C, *spatial). Features are not looked at.
@@ -69,7 +68,11 @@ class ContrastWeights(nn.Module):
     """
 
     def __init__(
-        self, beta: float = 1.0, kappa: float = 10.0, epsilon: float = 0.1, neighbours: int = 4
+        self,
+        beta: float = 1.0,
+        kappa: float = 10.0,
+        epsilon: float = 0.1,
+        neighbours: Neighbours = 4,
     ) -> None:
         super().__init__()
         if not (beta > 0 and kappa > 0 and 0 <= epsilon <= 1):
@@ -165,7 +168,7 @@ class LearnedEdges(nn.Module):
     Args:
         channels (Sequence[int]): of each feature map of the network, in their order.
         classes (int): number of labels, or 1 for weights that all labels share.
-        neighbours (int): 4 or 8. Default: 4
+        neighbours (int or offsets): as of :class:`Potts`. Default: 4
         hidden (int): channels of H. Default: 32
         initial (float): the weight to start from, the same everywhere. Default: 0.5
 
@@ -182,7 +185,7 @@ class LearnedEdges(nn.Module):
         self,
         channels: Sequence[int],
         classes: int,
-        neighbours: int = 4,
+        neighbours: Neighbours = 4,
         hidden: int = 32,
         initial: float = 0.5,
     ) -> None:
@@ -248,7 +251,7 @@ class GlobalLayer(nn.Module):
         weights (Module): one such as :class:`LearnedEdges`; ``weights(image, features)`` returns W
             (B, L, E, H, W), with axes of size one where it does not vary.
         iterations (int): of the solver. Default: 100
-        neighbours (int): 4 or 8. Default: 4
+        neighbours (int or offsets): as of :class:`Potts`. Default: 4
         balance (float): ratio r of the solver's steps, τ = r/‖K‖ and σ = 1/(r‖K‖). Default: 5
         max_weight (float, optional): a bound on W, which fixes the steps. Default: None, they
             follow the largest weight of each image
@@ -274,7 +277,7 @@ class GlobalLayer(nn.Module):
         weights: nn.Module,
         *,
         iterations: int = 100,
-        neighbours: int = 4,
+        neighbours: Neighbours = 4,
         balance: float = 5.0,
         max_weight: float | None = None,
         average: bool = False,
@@ -332,9 +335,10 @@ class GlobalLayer(nn.Module):
     def _crossings(self, inside: Tensor) -> Tensor:
         """Whether each difference stays within the image: (B, 1, E, H, W)."""
         height, width = inside.shape[-2:]
-        padded = F.pad(inside, (1, 1, 1, 1))
+        most = max(abs(step) for offset in self.directions for step in offset)
+        padded = F.pad(inside, (most,) * 4)
         masks = [
-            inside & padded[:, 1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
+            inside & padded[:, most + dy : most + dy + height, most + dx : most + dx + width]
             for dy, dx in self.directions
         ]
         return torch.stack(masks, 1)[:, None]

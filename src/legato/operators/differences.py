@@ -140,11 +140,7 @@ class Differences(Operator):
             raise InputError(
                 f"{self!r} needs at least {self._axes} axes, but x has shape {tuple(x.shape)}."
             )
-        grid = x.shape[-self._axes :]
-        if any(abs(s) > n for o in self._offsets for s, n in zip(o, grid, strict=True)):
-            raise InputError(
-                f"The offsets {self._offsets} reach beyond a grid of shape {tuple(x.shape)}."
-            )
+        self._require_room(x)
         # A negative index refers to the result: the directions come before the spatial axes.
         axis = -self._axes - 1
         if self._sign < 0 and all(edges.straight for edges in self._edges):
@@ -165,6 +161,7 @@ class Differences(Operator):
                 f"The adjoint of {self!r} needs at least {self._axes + 1} axes, of which the first "
                 f"are directions, but y has shape {tuple(y.shape)}."
             )
+        self._require_room(y)
         if self.weights is not None:
             y = entrywise(self, conjugated(self.weights), y)
         parts = torch.unbind(y, dim=-self._axes - 1)
@@ -180,6 +177,13 @@ class Differences(Operator):
             term = arriving - leaving if self._sign < 0 else arriving + leaving
             total = term if total is None else total + term
         return total
+
+    def _require_room(self, x: Var) -> None:
+        grid = x.shape[-self._axes :]
+        if any(abs(s) > n for o in self._offsets for s, n in zip(o, grid, strict=True)):
+            raise InputError(
+                f"The offsets {self._offsets} reach beyond a grid of shape {tuple(x.shape)}."
+            )
 
     def norm(self, like: Var | None = None) -> Tensor:
         bound = 2 * math.sqrt(len(self._offsets))

@@ -19,7 +19,7 @@ from legato._support.lazy import lazy
 from legato.nn.fused import rows
 from legato.nn.fused.buffer_pool import BufferPool
 from legato.nn.fused.workers import Workers
-from legato.nn.neighbourhood import offsets
+from legato.nn.neighbourhood import Offset
 
 Array = NDArray[Any]
 
@@ -63,14 +63,10 @@ class Layout:
     batch: int
     labels: int
     spatial: tuple[int, ...]
-    neighbours: int
+    directions: tuple[Offset, ...]
     dtype: torch.dtype
     threads: int
     lines: int = 0
-
-    @lazy
-    def directions(self) -> tuple[tuple[int, ...], ...]:
-        return offsets(len(self.spatial), self.neighbours)
 
     @lazy
     def rows(self) -> int:
@@ -102,6 +98,11 @@ class Layout:
         """Where each direction's rows start in the ring; it has max(1, down) of them."""
         depths = np.maximum(self.down, 1)
         return np.concatenate(([0], np.cumsum(depths)))
+
+    @lazy
+    def margin(self) -> int:
+        """Columns on either side of a line, whole vectors, so that no neighbour needs a test."""
+        return padded(max(1, int(abs(self.right).max())), self.dtype)
 
     @property
     def reach(self) -> int:
@@ -200,7 +201,7 @@ class Bands:
 
     def field_with_margins(self) -> tuple[Array, Array]:
         """A field, and its bands as flat arrays with margins, all zero."""
-        layout, margin = self.layout, rows.MARGIN_COLUMNS
+        layout, margin = self.layout, self.layout.margin
         shape = (self.tasks, self.height, layout.labels, layout.columns)
         flat = taken((self.tasks, math.prod(shape[1:]) + 2 * margin), layout.dtype)
         self.each(lambda i, lane: flat[i].fill(0))

@@ -27,7 +27,7 @@ class Images:
 
     def lines(self, count: int, depth: int) -> Array:
         """Lines of all labels with margins: `depth` an iteration in flight, a set a lane."""
-        width = self.layout.columns + 2 * rows.MARGIN_COLUMNS
+        width = self.layout.columns + 2 * self.layout.margin
         return self.room(self.lanes, count, depth, self.layout.labels, width)
 
     def whole(self, *inner: int) -> Array:

@@ -56,6 +56,16 @@ class FusedKernel(ABC, Generic[S]):
     outputs: ClassVar[int]
     needed: ClassVar[int]
 
+    def packed(self, settings: S) -> tuple[list[int], list[float]]:
+        """The settings as the operators take them."""
+        sizes = [int(x) for x in settings if not isinstance(x, float)]
+        return sizes, [x for x in settings if isinstance(x, float)]
+
+    def unpacked(self, sizes: Sequence[int], numbers: Sequence[float]) -> S:
+        """The settings that were packed."""
+        found: S = self.settings(*sizes, *numbers)
+        return found
+
     @abstractmethod
     def like(self, tensors: Tensors, settings: S, keep: bool) -> list[Like]:
         """What ``forward`` returns, outputs and tape, with the shape ABSENT for None."""
@@ -74,13 +84,13 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
 
     @torch.library.custom_op(f"legato::{kernel.name}", mutates_args=(), schema=FORWARD)
     def forward(tensors: Any, sizes: Any, numbers: Any, keep: bool) -> list[Tensor]:
-        settings = kernel.settings(*sizes, *numbers)
+        settings = kernel.unpacked(sizes, numbers)
         outputs, tape = kernel.forward(_present(tensors), settings, keep)
         return _without_none((*outputs, *tape), tensors[0])
 
     @forward.register_fake
     def _(tensors: Any, sizes: Any, numbers: Any, keep: bool) -> list[Tensor]:
-        like = kernel.like(_present(tensors), kernel.settings(*sizes, *numbers), keep)
+        like = kernel.like(_present(tensors), kernel.unpacked(sizes, numbers), keep)
         return [tensors[0].new_empty(tuple(shape), dtype=dtype) for shape, dtype in like]
 
     @forward.register_vmap
@@ -100,7 +110,7 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
     def reverse(
         bars: Any, tensors: Any, outputs: Any, tape: Any, sizes: Any, numbers: Any, wanted: Any
     ) -> list[Tensor]:
-        settings = kernel.settings(*sizes, *numbers)
+        settings = kernel.unpacked(sizes, numbers)
         record = Record(_present(tensors), _present(outputs), _present(tape), settings)
         return _without_none(_reverse(kernel, _present(bars), record, wanted), tensors[0])
 
@@ -138,9 +148,8 @@ def register(kernel: FusedKernel[S]) -> Callable[[Tensors, S], Tensors]:
             if keep:
                 return tuple(_Solve.apply(kernel, settings, *tensors))  # type: ignore[no-untyped-call]
             return kernel.forward(tensors, settings, False)[0]
-        sizes = [int(x) for x in settings if not isinstance(x, float)]
-        numbers = [x for x in settings if isinstance(x, float)]
-        found: list[Tensor] = forward(_without_none(tensors, tensors[0]), sizes, numbers, keep)
+        packed = kernel.packed(settings)
+        found: list[Tensor] = forward(_without_none(tensors, tensors[0]), *packed, keep)
         return found[: kernel.outputs]
 
     return solve

@@ -15,8 +15,7 @@ from numba import njit
 from legato.nn.fused.vector_math import distinct, stream
 
 MARGIN_COLUMNS = 16
-"""Columns on either side of a ring's rows, so that x ± 1 needs no test."""
-
+"""Columns on either side of a line where no neighbour is further away: x ± 1 needs no test."""
 
 Pair = namedtuple("Pair", "down across")
 """Lines of the direction that leads down, and of the one to the next column."""
@@ -41,12 +40,13 @@ line_function = njit(forceinline=True, nogil=True, **_options)
 
 @inlined
 def shifted(line, shift, columns):
-    """A ring's line as seen from `shift` columns further left, its margins cut off.
+    """A ring's line as seen from `shift` columns further left, its two equal margins cut off.
 
     A slice, because Numba tests every index of the form x + shift for being negative, and the loop
     around such a test does not vectorise.
     """
-    return line[MARGIN_COLUMNS + shift : MARGIN_COLUMNS + shift + columns]
+    start = (line.size - columns) // 2 + shift
+    return line[start : start + columns]
 
 
 @line_function

@@ -28,7 +28,7 @@ from legato.errors import GradientError, InputError, StepError
 from legato.gradients import GradientStrategy, Unroll
 from legato.nn.fused.choice import KernelRegistry, require_known
 from legato.nn.fused.unrolling import require_strategy, schedule
-from legato.nn.neighbourhood import Offset, offsets
+from legato.nn.neighbourhood import Neighbours, Offset, offsets
 from legato.nn.potts.model import (
     PottsFunction,
     PottsIterates,
@@ -150,8 +150,9 @@ class Potts(nn.Module):
             None, they follow from the weights
         tau (float, optional): a fixed primal step; with ``sigma``, instead of ``balance``
         sigma (float, optional): a fixed dual step
-        neighbours (int): 4 couples pixels along the axes, 8 along the diagonals of the plane as
-            well. Default: 4
+        neighbours (int or offsets): 4 couples pixels along the axes, 8 along the diagonals of the
+            plane as well; offsets (down, right) couple pixels at any distance, ((1, 0), (0, 1),
+            (9, 0), (0, 9)) for one. Default: 4
         average (bool): return the mean of all iterates instead of the last. Default: False
         epsilon (float): ε ≥ 0, the weight of the entropy. Default: 0
         gradient (GradientStrategy, optional): ``Unroll()`` (``last``, ``checkpoint``) or, with
@@ -165,7 +166,7 @@ class Potts(nn.Module):
           reading it would make the host wait, this is not checked.
         - weights: a number, or a tensor that broadcasts to (B, L, E, H, W): each axis has its full
           size or size one. E counts the directions: 2 in the plane (down, right), 3 in space, 4 for
-          ``neighbours=8``. Default: 1.
+          ``neighbours=8``, otherwise one an offset. Default: 1.
         - output: like the cost.
 
     Reference: Section 8 of Ochs et al. (2016).
@@ -188,7 +189,7 @@ class Potts(nn.Module):
         max_weight: float | None = None,
         tau: float | None = None,
         sigma: float | None = None,
-        neighbours: int = 4,
+        neighbours: Neighbours = 4,
         average: bool = False,
         epsilon: float = 0.0,
         gradient: GradientStrategy | None = None,
@@ -206,15 +207,13 @@ class Potts(nn.Module):
             raise StepError("tau and sigma need no max_weight: give one or the other.")
         if not 0 <= epsilon < math.inf:
             raise InputError(f"epsilon must be non-negative, not {epsilon!r}.")
-        if neighbours not in (4, 8):
-            raise InputError(f"neighbours must be 4 or 8, not {neighbours!r}.")
         if learn_balance and tau is not None:
             raise StepError("tau and sigma leave no balance to learn: give one or the other.")
         require_known(kernel)
         self.iterations = iterations
         self.max_weight = max_weight
         self.tau, self.sigma = tau, sigma
-        self.neighbours = neighbours
+        self.neighbours = _checked(neighbours)
         self.average = average
         self.epsilon = float(epsilon)
         self.gradient = Unroll() if gradient is None else gradient
@@ -338,7 +337,8 @@ class Potts(nn.Module):
         if not isinstance(self.gradient, Unroll):
             from legato.nn.potts.reference import iterate
 
-            settings = PottsSettings(self.iterations, self.neighbours, epsilon=self.epsilon)
+            directions = offsets(cost.ndim - 2, self.neighbours)
+            settings = PottsSettings(self.iterations, directions, epsilon=self.epsilon)
             tensors = (cost, w, tau, sigma, mirror, dual)
             return "reference", iterate(tensors, settings, self.gradient)
         # ∂τ with entropy is ill-conditioned over long solves: fused kernels lose up to ten times
@@ -397,15 +397,29 @@ def _choose(device: str, labels: int, override: str | None) -> str:
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def _require_cost(cost: Tensor, neighbours: int) -> None:
+def _checked(neighbours: Neighbours) -> int | tuple[Offset, ...]:
+    if not isinstance(neighbours, int):
+        return offsets(2, neighbours)
+    if neighbours not in (4, 8):
+        raise InputError(f"neighbours must be 4, 8 or offsets, not {neighbours!r}.")
+    return neighbours
+
+
+def _require_cost(cost: Tensor, neighbours: Neighbours) -> None:
     if isinstance(cost, Tensor) and cost.ndim in (4, 5) and cost.shape[1] < 2:
         raise InputError(
             f"cost has {cost.shape[1]} label(s) on axis 1; a segmentation needs at least 2. For a "
             "binary problem use the costs (0, c)."
         )
     require_image(cost, name="cost", axis="L")
-    if neighbours == 8 and cost.ndim == 5:
-        raise InputError("8 neighbours exist in the plane only; use neighbours=4 for volumes.")
+    if neighbours != 4 and cost.ndim == 5:
+        raise InputError(
+            "8 neighbours and offsets exist in the plane only; use neighbours=4 for volumes."
+        )
+    size = tuple(cost.shape[2:])
+    for offset in offsets(len(size), neighbours):
+        if any(abs(step) > extent for step, extent in zip(offset, size, strict=True)):
+            raise InputError(f"The neighbour at {offset} lies beyond an image of size {size}.")
     require_range(cost, "cost")
 
 

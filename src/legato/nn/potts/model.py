@@ -9,8 +9,8 @@ from torch import Tensor
 
 from legato.errors import InputError
 from legato.functions import L1, Linear, NegativeEntropy, Simplex
-from legato.nn.fused.operator import Tensors
-from legato.nn.neighbourhood import Offset, offsets
+from legato.nn.fused.operator import FusedKernel, Tensors
+from legato.nn.neighbourhood import Neighbours, Offset, offsets
 from legato.operators import Differences
 from legato.problems import Saddle
 
@@ -28,13 +28,28 @@ class PottsSettings(NamedTuple):
     """The part of a solve that is not a tensor; `checkpoint` is zero where the tape is kept."""
 
     iterations: int
-    neighbours: int = 4
+    directions: tuple[Offset, ...]
     average: bool = False
     checkpoint: int = 0
     epsilon: float = 0.0
 
-    def directions(self, cost: Tensor) -> tuple[Offset, ...]:
-        return offsets(cost.dim() - 2, self.neighbours)
+
+class PottsKernel(FusedKernel[PottsSettings]):
+    """What the Potts kernels of all devices share."""
+
+    settings = PottsSettings
+    outputs = 4
+
+    def packed(self, settings: PottsSettings) -> tuple[list[int], list[float]]:
+        iterations, directions, average, checkpoint, epsilon = settings
+        steps = [step for offset in directions for step in offset]
+        return [iterations, int(average), checkpoint, len(directions), *steps], [epsilon]
+
+    def unpacked(self, sizes: Sequence[int], numbers: Sequence[float]) -> PottsSettings:
+        iterations, average, checkpoint, count, *steps = sizes
+        axes = len(steps) // count
+        directions = tuple(tuple(steps[i : i + axes]) for i in range(0, len(steps), axes))
+        return PottsSettings(iterations, directions, bool(average), checkpoint, *numbers)
 
 
 class PottsIterates(NamedTuple):
@@ -65,14 +80,15 @@ def potts_function(solve: Callable[[Tensors, PottsSettings], Tensors]) -> PottsF
         *,
         iterations: int,
         epsilon: float = 0.0,
-        neighbours: int = 4,
+        neighbours: Neighbours = 4,
         mirror: Tensor | None = None,
         dual: Tensor | None = None,
         average: bool = False,
         checkpoint: int | None = None,
     ) -> PottsIterates:
-        settings = PottsSettings(iterations, neighbours, average, checkpoint or 0, float(epsilon))
-        w = canonical_weights(weights, cost, len(settings.directions(cost)))
+        directions = offsets(cost.dim() - 2, neighbours)
+        settings = PottsSettings(iterations, directions, average, checkpoint or 0, float(epsilon))
+        w = canonical_weights(weights, cost, len(directions))
         a, b, u, mean = solve((cost, w, tau, sigma, mirror, dual), settings)
         return PottsIterates(a, b, u, mean if average else None)
 

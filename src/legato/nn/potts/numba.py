@@ -15,10 +15,10 @@ from torch import Tensor
 
 from legato.nn.fused.bands import Array, Bands, Layout, aligned, padded, taken
 from legato.nn.fused.images import Images, unit_of, weights_in_rows
-from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Record, Tensors, register
+from legato.nn.fused.operator import ABSENT, Like, Record, Tensors, register
 from legato.nn.fused.unrolling import sections
 from legato.nn.potts import rows
-from legato.nn.potts.model import PottsSettings, dual_shape, potts_function
+from legato.nn.potts.model import PottsKernel, PottsSettings, dual_shape, potts_function
 
 FLUSH_BELOW = {torch.float32: (1e-30, 1e-18), torch.float64: (1e-290, 1e-140)}
 """Where probabilities, and cotangents scaled to unit size, become zero rather than denormal."""
@@ -45,7 +45,7 @@ class Sweep(Images):
         cost, weights, tau, sigma, *_ = tensors
         batch, labels, *spatial = cost.shape
         threads = torch.get_num_threads()
-        layout = Layout(batch, labels, tuple(spatial), settings.neighbours, cost.dtype, threads)
+        layout = Layout(batch, labels, tuple(spatial), settings.directions, cost.dtype, threads)
         super().__init__(layout)
         self.settings = settings
         self.cost = self.rows_of(cost)
@@ -194,17 +194,16 @@ class Reverse:
             bands.exchange(self.s, self.g, self.q, b, *(() if self.u is None else (self.u,)))
 
 
-class NumbaPotts(FusedKernel[PottsSettings]):
+class NumbaPotts(PottsKernel):
     """The kernel. Its tape is that of u (or a), and the marked a and b."""
 
     name = "potts_numba"
     title = "numba kernel of the Potts layer"
-    settings = PottsSettings
-    outputs, needed = 4, 4
+    needed = 4
 
     def like(self, tensors: Tensors, settings: PottsSettings, keep: bool) -> list[Like]:
         cost = tensors[0]
-        directions = len(settings.directions(cost))
+        directions = len(settings.directions)
         mean = cost.shape if settings.average else ABSENT
         tape = self._tape_shapes(cost, directions, settings) if keep else (ABSENT,) * 3
         dual = dual_shape(cost, directions)

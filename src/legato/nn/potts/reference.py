@@ -24,7 +24,7 @@ def iterate(tensors: Tensors, settings: PottsSettings, gradient: GradientStrateg
     Reference: Section 8 of Ochs et al. (2016).
     """
     cost, weights, tau, sigma, mirror, dual = tensors
-    directions = settings.directions(cost)
+    directions = settings.directions
     mean = Average(1) if settings.average else False
     state = iterate_from(
         model(cost, weights, directions, settings.epsilon),

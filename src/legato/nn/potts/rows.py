@@ -26,7 +26,6 @@ import math
 from collections import namedtuple
 
 from legato.nn.fused.rows import (
-    MARGIN_COLUMNS,
     Pair,
     add_line,
     clear,
@@ -117,6 +116,16 @@ def _fill_ring(values, saturate, r, ring, problem):
                     line[x] = w[x] * (tanh(here[x]) if saturate else here[x])
 
 
+@line_function
+def _own_line(total, row, here, weights, saturate):
+    """row = W·here, or W·tanh(here); total −= row."""
+    distinct()
+    for x in range(total.size):
+        y = weights[x] * (tanh(here[x]) if saturate else here[x])
+        row[x] = y
+        total[x] -= y
+
+
 @compiled
 def _others(total, start, values, saturate, w, r, label, ring, problem):
     """total = start + Kᵀ(values), or start + Kᵀ tanh(values), at row r, for all directions but the
@@ -126,17 +135,15 @@ def _others(total, start, values, saturate, w, r, label, ring, problem):
     for e in range(1, problem.down.size):
         if e == problem.across:
             continue
-        line = ring[problem.base[e] + r % problem.down[e], label]
-        above = shifted(line, -problem.right[e], columns)
-        for x in range(columns):
-            total[x] += above[x]
-        row = shifted(line, 0, columns)
+        down = problem.down[e]
+        line = ring[problem.base[e] + (r % down if down > 0 else 0), label]
+        row, before = shifted(line, 0, columns), shifted(line, -problem.right[e], columns)
         weights = _weight_row(w[e], problem.zeros, problem.edges[e, r])
-        here = values[e]
-        for x in range(columns):
-            y = weights[x] * (tanh(here[x]) if saturate else here[x])
-            row[x] = y
-            total[x] -= y
+        if down > 0:  # what the row above left there, before it is overwritten
+            add_line(total, before)
+        _own_line(total, row, values[e], weights, saturate)
+        if down == 0:
+            add_line(total, before)
 
 
 # --- the iteration --------------------------------------------------------------------------------
@@ -410,33 +417,35 @@ def _reverse_dual_line_of(b, q, w, bar, here, there, v_here, v_there, dot, probl
 
 
 @inlined
-def _field_line(flat, row, label, labels, shift, columns):
-    """A line of a field that has margins at its two ends, from `shift` columns further left.
+def _field_line(field, flat, row, label, shift):
+    """A line of a field that is `flat` but for margins at its two ends, from `shift` columns
+    further left.
 
     At the ends of a line this looks into other lines, where the weight is zero.
     """
-    start = MARGIN_COLUMNS + (row * labels + label) * columns + shift
+    labels, columns = field.shape[1:]
+    start = (flat.size - field.size) // 2 + (row * labels + label) * columns + shift
     return flat[start : start + columns]
 
 
 @line_function
-def _reverse_dual_lines(b, q, bar, w, r, i, label, lead, slope, dot, problem):
+def _reverse_dual_lines(b, q, bar, w, r, i, label, lead, s, slope, dot, problem):
     """Rebuilds bᵏ from bᵏ⁺¹ and takes the cotangent of one to that of the other: row r, one label.
 
     Row r is row i of the band, and its v are in `slope`.
     """
-    labels, directions, columns = b.shape
+    directions, columns = b.shape[1:]
     depth, edges, across = lead.shape[0], problem.edges, problem.across
     line = lead[r % depth, label]
-    here, v_here = shifted(line, 0, columns), _field_line(slope, i, label, labels, 0, columns)
+    here, v_here = shifted(line, 0, columns), _field_line(s, slope, i, label, 0)
     # Without a neighbour below, any line will do: its weight is zero.
     below = problem.down[0] if edges[0, r] >= 0 else 0
     _reverse_dual_line(
         Pair(b[label, 0], b[label, across]), Pair(q[label, 0], q[label, across]),
         _weights(problem, w, r), Pair(bar[0], bar[across]),
         here, shifted(lead[(r + below) % depth, label], 0, columns), shifted(line, 1, columns),
-        v_here, _field_line(slope, i + below, label, labels, 0, columns),
-        _field_line(slope, i, label, labels, 1, columns), dot, problem,
+        v_here, _field_line(s, slope, i + below, label, 0),
+        _field_line(s, slope, i, label, 1), dot, problem,
     )  # fmt: skip
     for e in range(1, directions):
         if e != across and edges[e, r] >= 0:
@@ -444,7 +453,7 @@ def _reverse_dual_lines(b, q, bar, w, r, i, label, lead, slope, dot, problem):
             _reverse_dual_line_of(
                 b[label, e], q[label, e], w[e, edges[e, r]], bar[e],
                 here, shifted(lead[(r + down) % depth, label], right, columns),
-                v_here, _field_line(slope, i + down, label, labels, right, columns), dot, problem,
+                v_here, _field_line(s, slope, i + down, label, right), dot, problem,
             )  # fmt: skip
 
 
@@ -496,8 +505,8 @@ def reverse_steps(band, problem, span, tape, mean_bar, bars, to_steps, room):
                 if dual:
                     bar = bars.weights[r] if owned else bars.waste
                     _reverse_dual_lines(
-                        b[i], q[i], bar[label % bar.shape[0]], w, r, i, label, lead[j - 1], slope,
-                        dots[1] if owned else unused, problem,
+                        b[i], q[i], bar[label % bar.shape[0]], w, r, i, label, lead[j - 1], s,
+                        slope, dots[1] if owned else unused, problem,
                     )  # fmt: skip
                 if not primal:
                     continue

@@ -17,6 +17,7 @@ from legato.nn.fused.bands import Array, Bands, Layout, padded, pool, taken
 from legato.nn.fused.images import Images, unit_of, weights_in_rows
 from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Record, Tensors, register
 from legato.nn.fused.unrolling import sections
+from legato.nn.neighbourhood import offsets
 from legato.nn.total_variation import rows
 from legato.nn.total_variation.growth import warn_if_grown
 from legato.nn.total_variation.model import (
@@ -45,7 +46,13 @@ class Sweep(Images):
         images, threads = batch * self.of_batch, torch.get_num_threads()
         super().__init__(
             Layout(
-                images, self.channels, tuple(spatial), 4, image.dtype, threads, LINES_BETWEEN_ROWS
+                images,
+                self.channels,
+                tuple(spatial),
+                offsets(len(spatial)),
+                image.dtype,
+                threads,
+                LINES_BETWEEN_ROWS,
             )
         )
         self.settings = settings

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from legato.nn.fused import unrolling
 from legato.nn.fused.launch import Launch, Plan, extent_of, strides_of
-from legato.nn.fused.operator import ABSENT, FusedKernel, Like, Record, Tensors, register
+from legato.nn.fused.operator import ABSENT, Like, Record, Tensors, register
 from legato.nn.fused.replay import addresses, bits, replays
-from legato.nn.neighbourhood import offsets
-from legato.nn.potts.model import PottsSettings, dual_shape, potts_function
+from legato.nn.neighbourhood import Offset
+from legato.nn.potts.model import PottsKernel, PottsSettings, dual_shape, potts_function
 from legato.nn.potts.triton import pixels as slots
 from legato.nn.potts.triton.forward import begin, finish, forward_step
 from legato.nn.potts.triton.pixels import Case
@@ -47,13 +47,13 @@ def _plan(
     dtype: torch.dtype,
     weight_shape: tuple[int, ...],
     weight_strides: tuple[int, ...],
-    neighbours: int,
+    offsets: tuple[Offset, ...],
     epsilon: bool,
     launch: Launch | None,
 ) -> Plan:
     """The plan for costs and weights of these shapes."""
     batch, labels, *spatial = shape
-    directions = len(offsets(len(spatial), neighbours))
+    directions = len(offsets)
     double = dtype == torch.float64
     launch = launch or choose_launch(labels, spatial[-1], not double and directions == 2)
     depth, height, width = extent = extent_of(spatial)
@@ -62,6 +62,10 @@ def _plan(
         labels=tl.constexpr(labels),
         directions=tl.constexpr(directions),
         volume=len(spatial) == 3,
+        offsets=tuple(
+            tuple(tl.constexpr(step) for step in (0,) * (3 - len(offset)) + offset)
+            for offset in offsets
+        ),
         by_label=weight_shape[1] > 1,
         epsilon=epsilon,
         dtype=tl.float64 if double else tl.float32,
@@ -98,9 +102,9 @@ class _Problem:
         # Kept here, because a table holds their addresses only.
         self.weights, self.tau, self.sigma = weights, tau.to(cost), sigma.to(cost)
         self.total = settings.iterations
-        self.directions = len(settings.directions(cost))
+        self.directions = len(settings.directions)
         self.plan = _plan(
-            cost.shape, cost.dtype, weights.shape, weights.stride(), settings.neighbours,
+            cost.shape, cost.dtype, weights.shape, weights.stride(), settings.directions,
             settings.epsilon > 0, launch,
         )  # fmt: skip
         self._entries: dict[Any, Tensor | int] = {
@@ -180,20 +184,19 @@ class _Problem:
         replays.run(key, self.cost.device, table, launch)
 
 
-class TritonPotts(FusedKernel[PottsSettings]):
+class TritonPotts(PottsKernel):
     """The kernel; a fixed launch is for measurements. Its tape is Z, and the marked a and b."""
 
     name = "potts_triton"
     title = "triton kernel of the Potts layer"
-    settings = PottsSettings
-    outputs, needed = 4, 3
+    needed = 3
 
     def __init__(self, launch: Launch | None = None) -> None:
         self.launch = launch
 
     def like(self, tensors: Tensors, settings: PottsSettings, keep: bool) -> list[Like]:
         cost = tensors[0]
-        dual = dual_shape(cost, len(settings.directions(cost)))
+        dual = dual_shape(cost, len(settings.directions))
         mean = cost.shape if settings.average else ABSENT
         count = len(_sections(settings.iterations, settings.checkpoint))
         tape: list[Sequence[int]] = [ABSENT] * 3

@@ -44,6 +44,7 @@ class Case:
     labels: Any  # a constexpr as Triton's loops want it, and so are the directions
     directions: Any
     volume: bool
+    offsets: tuple[tuple[Any, ...], ...]  # (dz, dy, dx) of each direction, constexprs too
     by_label: bool
     epsilon: bool
     dtype: Any
@@ -78,11 +79,8 @@ def shrinkage(table, tau, C: tl.constexpr):
 
 @triton.jit
 def direction(e: tl.constexpr, C: tl.constexpr):
-    """The steps (dz, dy, dx) of direction e, in the order of `neighbourhood.offsets`."""
-    if C.volume:
-        return (1 if e == 0 else 0), (1 if e == 1 else 0), (1 if e == 2 else 0)
-    else:
-        return 0, (0 if e == 1 else 1), (-1 if e == 3 else (0 if e == 0 else 1))
+    """The steps (dz, dy, dx) of direction e."""
+    return C.offsets[e][0], C.offsets[e][1], C.offsets[e][2]
 
 
 @triton.jit
