@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from legato.nn.programs.program import Program, largest, times
+from legato.nn.programs.program import Program, is_finite, largest, times
 
 if TYPE_CHECKING:
     from legato.nn.programs.sparse_matrix import SparseMatrix
@@ -173,7 +173,7 @@ def judge(P: Program, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     primal = torch.maximum(largest(times(P.A, x) - P.b), largest(violated)) / (1 + size_x)
     dual = torch.maximum(largest(P.force(x, y, z)), largest(z.clamp(max=0)))
     found = torch.maximum(primal, dual / (1 + size_x + size_y))
-    return torch.where(torch.isfinite(found), found, torch.inf)
+    return torch.where(is_finite(found), found, torch.inf)
 
 
 def margin(P: Program, x: Tensor, z: Tensor) -> Tensor:

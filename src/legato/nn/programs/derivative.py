@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from legato._support.telling import tell
 from legato.errors import InexactGradientWarning
-from legato.nn.programs.program import Program, largest, terms, times
+from legato.nn.programs.program import Program, is_finite, largest, terms, times
 from legato.nn.programs.scaling import Scaling
 
 _MISSED = 1e-8
@@ -68,7 +68,7 @@ class Adjoint:
     def cotangents(self, xi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """v = (KKT)⁻¹ (ξ, 0): for x, y, z, the bounds, and how exactly it was found."""
         P, S = self.program, self.scaling
-        known = self.there & torch.isfinite(xi).all(-1)
+        known = self.there & is_finite(xi).all(-1)
         right = torch.where(known.unsqueeze(-1), xi, 0.0) * S.D
         if self.pinned is not None:
             right = torch.where(self.pinned, 0.0, right)

@@ -24,7 +24,7 @@ from legato.nn.programs.data import (
 from legato.nn.programs.derivative import Adjoint, Differentiable, Parts, System
 from legato.nn.programs.intervals import EVEN, solve_between
 from legato.nn.programs.output import ProgramOutput, residuals
-from legato.nn.programs.program import Program, times
+from legato.nn.programs.program import Program, is_finite, times
 from legato.nn.programs.scaling import Scaling, norms, scaled
 from legato.nn.programs.solver import Found, ProgramStatus, solve
 from legato.nn.programs.sparse_data import (
@@ -287,7 +287,7 @@ def _solved(
         system = active_system(P, found.active)
         return found, system, system.singular()
     plain, steps, fast = strict
-    done = torch.isfinite(plain.residual)
+    done = is_finite(plain.residual)
     status = torch.full_like(steps, int(ProgramStatus.LIMIT))
     found = Found(plain.x, plain.y, plain.z, plain.active, plain.residual, status, steps)
     loose, dependent = torch.zeros_like(done), torch.zeros_like(done)

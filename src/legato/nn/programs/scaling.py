@@ -66,7 +66,7 @@ def _length(sides: Tensor, bounds: Tensor | None) -> Tensor:
     unit = largest(torch.where(torch.isinf(sides), 0.0, sides))
     if bounds is not None:
         size = bounds.abs()
-        counted = torch.isfinite(size) & (size > 0)
+        counted = (size < torch.inf) & (size > 0)
         count = counted.sum(-1)
         middling = (torch.where(counted, size, 1.0).log().sum(-1) / count.clamp(min=1)).exp()
         unit = torch.maximum(unit, torch.where(count > 0, middling, 0.0))
@@ -78,7 +78,7 @@ def _far(P: Program, sides: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     stiff, pull = largest(norms(P.Q, -1)), largest(P.c)
     bend = torch.where((stiff > 0) & (pull > 0), pull / stiff, torch.inf)
     size = sides.abs()
-    counted = torch.isfinite(size)
+    counted = size < torch.inf
     least = torch.where(counted & (size > 0), size, torch.inf).amin(-1) if size.shape[-1] else bend
     reach = _FAR * torch.maximum(torch.minimum(least, bend), largest(b))
     return counted & (size > reach.unsqueeze(-1)), bend
