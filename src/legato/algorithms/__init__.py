@@ -7,8 +7,9 @@ from legato.algorithms.backtracking import Backtracking
 from legato.algorithms.balance import AdaptiveBalance
 from legato.algorithms.base import Algorithm, SplitStep
 from legato.algorithms.douglas_rachford import DouglasRachford
-from legato.algorithms.forward_backward import ForwardBackward, Nesterov
+from legato.algorithms.forward_backward import ForwardBackward
 from legato.algorithms.half_quadratic import HalfQuadratic
+from legato.algorithms.nesterov import Nesterov
 from legato.algorithms.newton import Newton
 from legato.algorithms.primal_dual import PrimalDual
 from legato.algorithms.restart import Restart
