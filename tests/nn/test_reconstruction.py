@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -15,7 +16,7 @@ from draws import crandn, rand, randn
 from legato.errors import InputError
 from legato.nn import TV, ConvexRidges, ConvexSpline, Filters, Reconstruction, Weight, WeightMap
 from legato.nn.reconstruction.layer import least_squares
-from legato.nn.reconstruction.spectral import SpectralLeastSquares
+from legato.nn.reconstruction.spectral import SpectralLeastSquares, filtered
 from legato.testing import check_prox
 
 KERNEL = torch.tensor([[0.0, 0.2, 0.0], [0.1, 0.4, 0.1], [0.0, 0.1, 0.1]], dtype=torch.float64)
@@ -197,6 +198,59 @@ def test_fit_lends_its_inner_solver() -> None:
     )
     assert done.history.records[-1].loss < done.history.records[0].loss
     assert float(prior.weight(y).detach()) != 1.0
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_the_prox_behind_a_blur_is_differentiated_in_all_that_it_takes(grows: bool) -> None:
+    """The picture, the symbol, real or complex, and the spectrum, for even and odd sizes."""
+    size = (6, 5) if grows else (5, 8)
+    x = randn(2, *size)
+    half = (size[0], size[1] // 2 + 1)
+    spectrum = crandn(2, *half).requires_grad_()
+    for symbol in (randn(*half), crandn(*half)):
+        inputs = (x.clone().requires_grad_(), symbol.requires_grad_(), spectrum)
+        take = partial(filtered, axes=(-2, -1))
+        assert torch.autograd.gradcheck(take, inputs, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(take, inputs)
+
+
+@pytest.mark.parametrize("size", [1.0, 255.0, 1e-3])
+def test_the_balance_follows_the_unit_of_the_picture(size: float) -> None:
+    """In any unit and for each element of a batch the iterations are the same."""
+    y = BLUR(pictures(2, 12)) + 0.05 * randn(2, 1, 12, 12)
+    unit = torch.tensor([1.0, size]).double()[:, None, None, None]
+    weight = torch.full((2, 1, 12, 12), 0.02).double()
+    once, prior = Reconstruction(BLUR, TV(weight), iterations=40).double()(y), TV(unit * weight)
+    scaled = Reconstruction(BLUR, prior, iterations=40).double()(unit * y)
+    torch.testing.assert_close(scaled / unit, once, atol=1e-9, rtol=1e-9)
+
+
+def test_a_balance_has_the_shape_of_the_batch() -> None:
+    energy = lg.SquaredDistance(pictures(2, 6)[:, 0]) + lg.IsotropicTV(0.1)
+    for balance in (torch.ones(3).double(), torch.ones(2, 1, 1).double()):
+        with pytest.raises(InputError, match="one for each element of the batch"):
+            lg.solve(energy, lg.PrimalDual(balance=balance))
+    each = torch.tensor([1.0, 5.0]).double()
+    stop = lg.Stop(20)
+    together = lg.solve(energy, lg.PrimalDual(balance=each), stop=stop).x
+    for one, balance, y in zip(together, each, pictures(2, 6)[:, 0], strict=True):
+        alone = lg.SquaredDistance(y) + lg.IsotropicTV(0.1)
+        found = lg.solve(alone, lg.PrimalDual(balance=float(balance)), stop=stop).x
+        torch.testing.assert_close(one, found, atol=1e-12, rtol=1e-12)
+    with pytest.raises(InputError, match="Diagonal steps need one number"):
+        lg.solve(energy, lg.PrimalDual(balance=each, precondition=True))
+
+
+def test_the_derivative_counts_the_balance() -> None:
+    prior = TV(0.02)
+    layer = Reconstruction(BLUR, prior, iterations=7).double()
+    y = BLUR(pictures(2, 8)) + 0.05 * randn(2, 1, 8, 8)
+    found, true = slopes(layer, y, prior.weight.log, 0)
+    assert math.isclose(found, true, rel_tol=1e-5), (found, true)
+    flat = torch.full((1, 1, 8, 8), 0.5).double().requires_grad_()
+    layer(flat).sum().backward()
+    assert flat.grad is not None
+    assert bool(torch.isfinite(flat.grad).all())
 
 
 def test_first_images_solve_the_normal_equations() -> None:

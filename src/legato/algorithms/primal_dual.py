@@ -62,8 +62,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
         geometry: ψ, in which g has a prox; Euclidean if None.
         dual_geometry: φ, in which the conjugate h* has a prox; Euclidean if None.
         average: True, or an :class:`Average`, returns the ergodic mean.
-        balance: r, which trades primal against dual progress in derived steps; may be learned, or
-            an :class:`AdaptiveBalance`, which finds it.
+        balance: r, which trades primal against dual progress in derived steps: a number, a tensor
+            of one for each element of a batch, or an :class:`AdaptiveBalance`, which finds it.
         norm: replaces ‖K‖ where another norm fits the geometries (max|K_ij| for games on
             simplices).
         precondition: derive diagonal steps.

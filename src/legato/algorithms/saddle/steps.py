@@ -16,7 +16,7 @@ from legato._support.later import later
 from legato._support.tree import Var, expand_over, tree_map
 from legato.algorithms.ruiz import Ruiz
 from legato.algorithms.start import as_bound, as_step, constant_where_coupled
-from legato.errors import StepError
+from legato.errors import InputError, StepError
 from legato.functions import Function, Separable
 from legato.geometry import Geometry
 from legato.operators import Stack
@@ -92,8 +92,23 @@ class StepRule:
             most = sigma.amax()
             bound = constant_where_coupled(most * K_x**2 / n + L, problem.nonsmooth, x)
             return Steps(m / bound, sigma)
+        if isinstance(self.balance, Tensor) and self.balance.ndim:  # one for each of a batch
+            L, K_x = (constant_where_coupled(t, problem.nonsmooth, x) for t in (L, K_x))
+            units = Units(K_x / m, L / m, _dual_steps(dual, image, K_y, 1.0, n))
+            return units.at(self._one_each(problem, x), x, image)
         bound = constant_where_coupled(K_x / self.balance + L, problem.nonsmooth, x)
         return Steps(m / bound, _dual_steps(dual, image, K_y, self.balance, n))
+
+    def _one_each(self, problem: Saddle, x: Var) -> Tensor:
+        """The balance, whose shape is that of the batch."""
+        balance, batch = self.balance, tree.leaves(x)[0].shape[: problem.batch(x)]
+        assert isinstance(balance, Tensor)
+        if balance.shape != batch:
+            raise InputError(
+                f"A balance is a number, or one for each element of the batch {tuple(batch)}, not "
+                f"a tensor of shape {tuple(balance.shape)}."
+            )
+        return balance
 
     def units(self, problem: Saddle, x: Var, image: Var) -> Units:
         """The same in parts, for a balance that adapts: m = n = 1."""
@@ -188,6 +203,8 @@ class StepRule:
             )
 
     def _diagonal_steps(self, problem: Saddle, x: Var, image: Var, L: Tensor) -> Steps:
+        if isinstance(self.balance, Tensor) and self.balance.ndim:
+            raise InputError("Diagonal steps need one number as balance, not one for each element.")
         m, n = self._require_moduli(problem)
         columns, rows = self._diagonal_sizes(problem, x, image)
         return Steps(

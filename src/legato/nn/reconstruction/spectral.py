@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,14 +94,17 @@ def _(g: SpectralLeastSquares, geometry: Euclidean, y: Tensor, alpha: Any) -> Te
 
 def filtered(x: Tensor, symbol: Tensor, spectrum: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The convolution that has a symbol, and a picture of a spectrum added."""
-    if symbol.requires_grad or spectrum.requires_grad:
-        sizes = [x.shape[a] for a in axes]
-        return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol + spectrum, sizes, dim=axes)
-    return _Filtered.apply(x, symbol, spectrum, axes)  # type: ignore[no-untyped-call]
+    found: Tensor = _Filtered.apply(x, symbol, spectrum, axes)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Filtered(torch.autograd.Function):
-    """A convolution whose derivative is its adjoint, one pair of transforms like itself."""
+    r"""A convolution whose derivative in the picture is one pair of transforms, like itself.
+
+    .. math:: f(x, s, c) = ℱ^{-1}(s\,ℱx + c), \qquad
+              ∂_x f^* v = ℱ^{-1}(\bar s\,ℱv), \quad ∂_c f^* v = (ℱ^{-1})^* v, \quad
+              ∂_s f^* v = \overline{ℱx}\,(ℱ^{-1})^* v
+    """
 
     generate_vmap_rule = True
 
@@ -108,23 +112,50 @@ class _Filtered(torch.autograd.Function):
     def forward(
         x: Tensor, symbol: Tensor, spectrum: Tensor | None, axes: tuple[int, ...]
     ) -> Tensor:
-        sizes = [x.shape[a] for a in axes]
         found = torch.fft.rfftn(x, dim=axes) * symbol
-        return torch.fft.irfftn(found if spectrum is None else found + spectrum, sizes, dim=axes)
+        return _picture(found if spectrum is None else found + spectrum, x, axes)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, symbol, _, ctx.axes = inputs
-        ctx.save_for_backward(symbol)
-        ctx.save_for_forward(symbol)
+        x, symbol, spectrum, ctx.axes = inputs
+        ctx.shape = None if spectrum is None else spectrum.shape
+        ctx.save_for_backward(x, symbol)
+        ctx.save_for_forward(x, symbol)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        (symbol,) = ctx.saved_tensors
-        back = _Filtered.apply(grad, symbol.conj(), None, ctx.axes)  # type: ignore[no-untyped-call]
-        return back, None, None, None
+        x, symbol = ctx.saved_tensors
+        of_x, of_symbol, of_spectrum, _ = ctx.needs_input_grad
+        first = second = third = None
+        if of_x:
+            first = _Filtered.apply(grad, symbol.conj(), None, ctx.axes)  # type: ignore[no-untyped-call]
+        if of_symbol or of_spectrum:
+            seen = _adjoint_of_picture(grad, ctx.axes)
+            if of_symbol:
+                along = torch.fft.rfftn(x, dim=ctx.axes).conj() * seen
+                second = (along if symbol.is_complex() else along.real).sum_to_size(symbol.shape)
+            third = seen.sum_to_size(ctx.shape) if of_spectrum else None
+        return first, second, third, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
-        (symbol,) = ctx.saved_tensors
-        return _Filtered.apply(tangent, symbol, None, ctx.axes)  # type: ignore[no-untyped-call]
+    def jvp(ctx: Any, x_t: Any, symbol_t: Any, spectrum_t: Any, _: Any) -> Any:
+        x, symbol = ctx.saved_tensors
+        found = torch.zeros_like(x)
+        if x_t is not None:
+            found = found + _Filtered.apply(x_t, symbol, None, ctx.axes)  # type: ignore[no-untyped-call]
+        if symbol_t is not None:
+            found = found + _Filtered.apply(x, symbol_t, None, ctx.axes)  # type: ignore[no-untyped-call]
+        return found if spectrum_t is None else found + _picture(spectrum_t, x, ctx.axes)
+
+
+def _picture(spectrum: Tensor, like: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return torch.fft.irfftn(spectrum, [like.shape[a] for a in axes], dim=axes)
+
+
+def _adjoint_of_picture(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """(ℱ⁻¹)*x: frequencies that stand for their negatives as well count twice."""
+    last, count = x.shape[axes[-1]], math.prod(x.shape[a] for a in axes)
+    line = torch.arange(last // 2 + 1, device=x.device)
+    times = torch.where((line == 0) | (2 * line == last), 1.0, 2.0).to(x) / count
+    shape = (-1, *(1,) * (-axes[-1] - 1))
+    return torch.fft.rfftn(x, dim=axes) * times.reshape(shape)
