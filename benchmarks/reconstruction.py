@@ -68,7 +68,7 @@ def needed(
 
 
 def ours(
-    task: Deblurring, y: Tensor, count: int, engine: lg.Engine, balance: float = 30.0
+    task: Deblurring, y: Tensor, count: int, engine: lg.Engine, balance: float | None = None
 ) -> Tensor:
     layer = Reconstruction(
         task.operator, TV(WEIGHT), first=lambda y: y, iterations=count, balance=balance

@@ -2,7 +2,7 @@
 
     python experiments/reconstruct/publish.py results.json [more.json …]
 
-Rows of later files replace those of earlier ones.
+Rows of later files replace those of earlier ones; each keeps its own date, commit and settings.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def main(paths: list[Path]) -> None:
         for task, rows in found["tasks"].items():
             for row, content in rows.items():
                 if "scores" in content:  # not a weight that was only brought along
-                    own = {"origin": origin, "settings": found["settings"]}
-                    tasks.setdefault(task, {})[row] = content | own
+                    own = {"origin": origin, "settings": found.get("settings")}
+                    tasks.setdefault(task, {})[row] = own | content
         whole = whole | found | {"tasks": tasks}
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     (HERE / "results.json").write_text(text, encoding="utf-8")
