@@ -124,6 +124,14 @@ def sum_beyond(t: Tensor, batch: int) -> Tensor:
     return t.sum(tuple(range(batch, t.ndim))) if t.ndim > batch else t
 
 
+def joint_shape(*shapes: Sequence[int]) -> torch.Size:
+    """As torch.broadcast_shapes, which takes its time where they are one."""
+    wide = [shape for shape in shapes if len(shape)]
+    if all(shape == wide[0] for shape in wide):
+        return torch.Size(wide[0] if wide else ())
+    return torch.broadcast_shapes(*shapes)
+
+
 def largest_over(t: Tensor, axes: int) -> Tensor:
     """The largest entries over the last ``axes`` axes, as far as t has them."""
     axes = min(axes, t.ndim)

@@ -88,7 +88,7 @@ def fitted(x0: Var, shape: Var | None, name: str) -> Var:
     if shape is None:
         return x0
     require_fitting(x0, shape, name)
-    return tree_map(lambda t, s: t.expand(torch.broadcast_shapes(t.shape, s.shape)), x0, shape)
+    return tree_map(lambda t, s: t.expand(tree.joint_shape(t.shape, s.shape)), x0, shape)
 
 
 def require_fitting(x0: Var, shape: Var, name: str) -> None:
@@ -108,7 +108,7 @@ def require_fitting(x0: Var, shape: Var, name: str) -> None:
                 f"{name} is on {given.device} but the problem's data are on {expected.device}."
             )
         try:
-            torch.broadcast_shapes(given.shape, expected.shape)
+            tree.joint_shape(given.shape, expected.shape)
         except RuntimeError:
             raise InputError(
                 f"{name} has shape {tuple(given.shape)}, but the problem's variable has shape "

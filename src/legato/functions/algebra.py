@@ -151,7 +151,7 @@ class Sum(Function):
         return first_start(self.terms)
 
     def weight_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(*(term.weight_shape() for term in self.terms))
+        return tree.joint_shape(*(term.weight_shape() for term in self.terms))
 
     def bounds(self) -> tuple[Any, Any]:
         pairs = [term.bounds() for term in self.terms]

@@ -12,7 +12,7 @@ from torch import Tensor
 from legato._support.checks import require_tensor
 from legato._support.holding import Holder
 from legato._support.products import times_tensor
-from legato._support.tree import Var, leaves, sub_scaled, sum_beyond
+from legato._support.tree import Var, joint_shape, leaves, sub_scaled, sum_beyond
 from legato.errors import InputError, MissingConjugateError
 from legato.functions.curvature import hessian_by_autograd
 from legato.geometry import Euclidean, Geometry
@@ -106,7 +106,7 @@ class Function(Holder):
         if self.coupled != 0:
             return torch.Size()
         own = [t.shape for t in vars(self).values() if isinstance(t, Tensor)]
-        return torch.broadcast_shapes((), *own)  # of nothing, torch.jit.trace knows no shape
+        return joint_shape(*own)
 
     def bounds(self) -> tuple[Any, Any]:
         """Numbers or tensors lo, hi with lo ≤ x ≤ hi on the domain of f."""

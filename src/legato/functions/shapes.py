@@ -41,7 +41,7 @@ def first_start(terms: tuple[Function, ...]) -> Var | None:
     if best is None or isinstance(best, tuple):
         return best  # weights alone may have axes of size one in x's place
     try:
-        shape = torch.broadcast_shapes(best.shape, *(term.weight_shape() for term in terms))
+        shape = tree.joint_shape(best.shape, *(term.weight_shape() for term in terms))
     except RuntimeError:
         return best  # the term itself says what does not fit
     return best if shape == best.shape else best.new_zeros(shape)
@@ -57,7 +57,7 @@ def _from_data(terms: tuple[Function, ...]) -> Var | None:
         if isinstance(best, tuple) or isinstance(found, tuple):
             continue
         try:
-            shape = torch.broadcast_shapes(best.shape, found.shape)
+            shape = tree.joint_shape(best.shape, found.shape)
         except RuntimeError:
             raise InputError(
                 f"The terms do not act on one variable: {term!r} takes one of shape "

@@ -21,7 +21,7 @@ from legato._support.graph import (
     where_transforms_work,
 )
 from legato._support.holding import version_of
-from legato._support.tree import Var, expand_over, largest_over, tree_map
+from legato._support.tree import Var, expand_over, largest_over
 from legato.errors import InputError, StepError
 from legato.functions.base import Function
 from legato.functions.complexity import require_real, require_same_numbers
@@ -53,8 +53,7 @@ class _DataTerm(Function):
     b: Tensor
 
     def start(self) -> Var | None:
-        with torch.no_grad():
-            return tree_map(torch.zeros_like, self.operator.adjoint(self.b))
+        return self.operator.start_behind(self.b)
 
     @property
     def coupled(self) -> int | None:

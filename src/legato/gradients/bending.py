@@ -12,9 +12,9 @@ from legato._support.checks import as_number
 from legato._support.telling import tell
 from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
-from legato.gradients.distance import VANISHED, rows_of
 from legato.gradients.linear import LinearResult
 from legato.gradients.linear.base import norm, ratio
+from legato.gradients.outlook import VANISHED, Outlook, rows_of
 from legato.running import MOVES
 
 BENT = 0.03
@@ -30,6 +30,7 @@ def warn_if_bent(
     last_change: Tensor,
     result: LinearResult,
     xi: Tensor,
+    outlook: Outlook,
 ) -> None:
     r"""A point close to the solution may still be far in its derivative, where the map is curved.
 
@@ -44,10 +45,10 @@ def warn_if_bent(
     Reference: the implicit function theorem, to first order.
     """
     radius = result.spectral_radius
-    if radius is not None and not radius < 1:
+    reach = 1 / (1 - (radius or 0.0))
+    if not _CURVATURE * reach * max(outlook.bent, reach * outlook.turned) > BENT:
         return
     w, seen = result.solution, norm(xi)
-    reach = 1 / (1 - (radius or 0.0))
     gain = torch.clamp(ratio(norm(w), seen), min=reach)
     changes = last_change.reshape(-1) if last_change.numel() == seen.numel() else last_change.amax()
     changes = torch.where(seen.reshape(-1) > 0, changes.to(w), 0.0)
@@ -55,8 +56,8 @@ def warn_if_bent(
         present = rows_of(linearisation.present_change, seen.reshape(-1))
         gone = (present > MOVES) & (present >= VANISHED * changes)
         changes = torch.where(gone, 0.0, changes)
-    if not bool((_CURVATURE * changes * reach * gain.reshape(-1) > BENT).any()):
-        return
+        if not bool((_CURVATURE * changes * reach * gain.reshape(-1) > BENT).any()):
+            return
     rows = linearisation.rows
 
     def carried(v: Tensor) -> Tensor:

@@ -12,14 +12,7 @@ from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
 from legato.gradients.linear import LinearResult
 from legato.gradients.linear.base import norm
-
-FAR = 3e-3
-"""Estimated relative distance from the solution above which kinks may lie in between: a gradient
-on the wrong side of one is wrong by any amount."""
-
-VANISHED = 1e5
-"""How many times smaller than its start an iterate is that may be on its way to 0, where its own
-size says nothing about the way left to go."""
+from legato.gradients.outlook import FAR, Outlook, changes_now, growth, rows_of
 
 _STEPS = 8
 """Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
@@ -33,7 +26,11 @@ _SLOWEST = 1 - 1e-6
 
 
 def warn_if_far(
-    linearisation: Linearisation, last_change: Tensor, result: LinearResult, xi: Tensor
+    linearisation: Linearisation,
+    last_change: Tensor,
+    result: LinearResult,
+    xi: Tensor,
+    outlook: Outlook,
 ) -> bool:
     r"""A small last change says little where the map contracts slowly.
 
@@ -44,22 +41,18 @@ def warn_if_far(
     rate at which the iteration itself goes on sees the rest, where a solver does not. Elements of a
     batch that the loss does not see have no gradient to be wrong.
     """
-    radius = result.spectral_radius
-    if radius is not None and not radius < 1:
-        return False  # warn_if_inexact speaks about those
-    seen = norm(xi).reshape(-1)
-    grown = norm(result.solution).reshape(-1) / torch.where(seen > 0, seen, 1.0)
-    factor = known = torch.clamp(grown, min=1 / (1 - (radius or 0.0)))
-    changes = rows_of(last_change, seen)
-    # The start may have been far larger than the solution, and the last change relative to it.
-    present = rows_of(linearisation.present_change, seen)
-    shrunk = (changes < present) & (present < VANISHED * changes)
-    changes = torch.where(shrunk, present, changes)
-    changes = torch.where(seen > 0, changes, 0.0)
-    visible = changes > max(10 * torch.finfo(factor.dtype).eps, (1 - _SLOWEST) * FAR)
-    slower, farther = torch.stack([visible.any(), (changes * known > FAR).any()]).tolist()
+    reach = 1 / (1 - (result.spectral_radius or 0.0))
+    least = max(10 * torch.finfo(xi.dtype).eps, (1 - _SLOWEST) * FAR)
+    far = max(outlook.spread, reach * outlook.moved) > FAR
     # Where the radius is that of all of M, nothing is left to see; and far is far at any rate.
-    if slower and not farther and result.certain is None:
+    slower = outlook.moved > least and not far and result.certain is None
+    if not far and not slower:
+        return False
+    seen = norm(xi).reshape(-1)
+    factor = known = torch.clamp(growth(result.solution, seen), min=reach)
+    changes = changes_now(last_change, linearisation.present_change, seen)
+    visible = changes > least
+    if slower:
         rates = rows_of(rate_of_steps(linearisation), seen).clamp(max=_SLOWEST)
         factor = torch.where(visible, torch.maximum(factor, 1 / (1 - rates)), factor)
     distances = changes * factor
@@ -79,12 +72,6 @@ def warn_if_far(
             NotConvergedWarning,
         )
     return distance > FAR
-
-
-def rows_of(values: Tensor, seen: Tensor) -> Tensor:
-    """One number for each row, or the largest for all."""
-    known = values.reshape(-1) if values.numel() == len(seen) else values.amax()
-    return known.to(seen)
 
 
 @torch.no_grad()

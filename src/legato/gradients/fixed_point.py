@@ -40,6 +40,7 @@ from legato.gradients.distance import warn_if_far
 from legato.gradients.exactness import warn_if_on_a_kink, warn_if_undetermined
 from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
 from legato.gradients.linear.base import Product, residual_of, worst
+from legato.gradients.outlook import Outlook
 from legato.gradients.ties import may_be_tied
 from legato.gradients.unseen import holds_unseen, leaves_gradient_open
 from legato.gradients.unsolved import arrived, cures, still_vanishing
@@ -132,10 +133,7 @@ class FixedPointGradient(GradientStrategy):
                 result = solve(linearisation, sound)
                 self.conclude(result, linearisation)
                 warn_if_on_a_kink(linearisation, sound)
-                if not warn_if_far(linearisation, last_change, result, sound):
-                    solved = last_change, result, sound
-                    warn_if_bent(self.adjoint, linearisation, *solved)
-                    warn_if_another_piece(self.adjoint, linearisation, *solved)
+                self._look_ahead(linearisation, last_change, result, sound)
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))
@@ -143,6 +141,19 @@ class FixedPointGradient(GradientStrategy):
         attached = _ReplaceCotangent.apply(replaced, tree.leaves(before), *after)  # type: ignore[no-untyped-call]
         done.state = task.algorithm.with_variables(done.state, tree.rebuild(before, attached))
         return done
+
+    def _look_ahead(
+        self, linearisation: Linearisation, last_change: Tensor, result: LinearResult, xi: Tensor
+    ) -> None:
+        """Say where the solution may be another one than the point that is differentiated."""
+        radius = result.spectral_radius
+        if radius is not None and not radius < 1:
+            return  # there is no one solution to be near to, which has been said
+        outlook = Outlook.after(linearisation, last_change, result, xi)
+        solved = last_change, result, xi, outlook
+        if not warn_if_far(linearisation, *solved):
+            warn_if_bent(self.adjoint, linearisation, *solved)
+            warn_if_another_piece(self.adjoint, linearisation, *solved)
 
 
 class _ReplaceCotangent(torch.autograd.Function):

@@ -14,9 +14,10 @@ from legato._support.telling import tell
 from legato.errors import NotConvergedWarning
 from legato.gradients.base import Linearisation
 from legato.gradients.bending import BENT
-from legato.gradients.distance import FAR, VANISHED, rate_of_steps, rows_of
+from legato.gradients.distance import rate_of_steps
 from legato.gradients.linear import LinearResult
 from legato.gradients.linear.base import norm, ratio
+from legato.gradients.outlook import Outlook, rows_of, vanished
 
 _MOST = 500
 """Further steps at most to find out where an iterate is going."""
@@ -30,6 +31,7 @@ def warn_if_another_piece(
     last_change: Tensor,
     result: LinearResult,
     xi: Tensor,
+    outlook: Outlook,
 ) -> None:
     r"""An iterate far smaller than its start looks the same near 0 and near a small solution.
 
@@ -41,16 +43,10 @@ def warn_if_another_piece(
     compared; it is zero for a map that is linear between the two. In a curved geometry points that
     tend to a boundary vanish for ever, and their cotangents with them: nothing is compared there.
     """
-    radius = result.spectral_radius
-    if radius is not None and not radius < 1:
+    if not outlook.lost or linearisation.algorithm.coordinates(linearisation.state):
         return
-    if linearisation.algorithm.coordinates(linearisation.state):
-        return
-    seen = norm(xi).reshape(-1)
-    changes, present = rows_of(last_change, seen), rows_of(linearisation.present_change, seen)
-    lost = (seen > 0) & (present > FAR) & (present >= VANISHED * changes)
-    if not bool(lost.any()):
-        return
+    seen, present = norm(xi).reshape(-1), linearisation.present_change
+    lost, present = vanished(last_change, present, seen), rows_of(present, seen)
     rate = as_number(rows_of(rate_of_steps(linearisation), seen)[lost].amax())
     count = math.ceil(math.log(_CLOSER) / math.log(rate)) if 0 < rate < 1 else _MOST
     algorithm, rows = linearisation.algorithm, linearisation.rows

@@ -74,6 +74,11 @@ class Operator(Holder, ABC):
         """Zeros of the shape that K acts on, or None where its data do not tell."""
         return None
 
+    def start_behind(self, y: Var) -> Var:
+        """Zeros of the shape of K*y; by the product itself where nothing sooner is known."""
+        with torch.no_grad():
+            return tree_map(torch.zeros_like, self.adjoint(y))
+
     def norm(self, like: Var | None = None) -> Tensor:
         """An upper bound of ‖K‖, attached to the graph where it is known in closed form.
 

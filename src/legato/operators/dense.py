@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from legato._support.checks import is_concrete, may_be_differentiated, require_floating
+from legato._support.checks import (
+    inside_functional_transform,
+    is_concrete,
+    may_be_differentiated,
+    require_floating,
+)
 from legato._support.constants import held_constant
 from legato._support.memory import Memory, recall
 from legato._support.tree import Var, real_dtype
@@ -63,6 +68,16 @@ class Dense(Operator):
 
     def start(self) -> Tensor:
         return torch.zeros_like(self.matrix[..., 0, :].detach())
+
+    def start_behind(self, y: Var) -> Var:
+        A = self.matrix
+        # A subclass may multiply by another matrix; what does not fit is explained by the product.
+        known = type(self) is Dense and isinstance(y, Tensor) and not inside_functional_transform()
+        if known and (y.dtype, y.device) == (A.dtype, A.device) and A.shape[-2:-1] == y.shape[-1:]:
+            axes = y.shape[:-1]
+            if A.ndim == 2 or A.shape[:-2] == axes:
+                return A.new_zeros(*axes, A.shape[-1])
+        return super().start_behind(y)
 
     def __call__(self, x: Var) -> Var:
         try:
