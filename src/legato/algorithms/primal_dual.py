@@ -339,7 +339,8 @@ class PrimalDual(Algorithm[Saddle, Any]):
         )
 
     def splitting(self, problem: Saddle) -> Splitting | None:
-        given = self.tau is not None and self.sigma is not None
+        own = type(self) is PrimalDual  # a class of somebody else's may step otherwise
+        given = own and self.tau is not None and self.sigma is not None
         if not (given and is_euclidean(self.geometry) and is_euclidean(self.dual_geometry)):
             return None
         return Splitting(problem, self.tau, self.sigma).detached

@@ -20,6 +20,10 @@ from legato.engine.machine import CaptureError, Graph, captures
 KEPT = 64
 """Functions and kinds of arguments that are remembered."""
 
+LARGEST = 2**22
+"""Entries of all arguments up to which there is a graph: it keeps memory for them, and beyond that
+the work takes longer than to launch it."""
+
 Pure = Callable[..., tuple[Tensor, ...]]
 
 
@@ -81,6 +85,6 @@ def at_once(engine: object | None, function: Pure, *tensors: Tensor) -> tuple[Te
     ``function`` belongs to a module, computes with its arguments alone, reads no values, and makes
     results of the same shapes from arguments of the same shapes.
     """
-    if engine is None or not captures(tensors):
+    if engine is None or sum(map(Tensor.numel, tensors)) > LARGEST or not captures(tensors):
         return function(*tensors)
     return replays.of(function, tensors)(*tensors)

@@ -321,7 +321,8 @@ class Linearisation:
         """A step as one number, or one for each row; None where it varies inside of rows."""
         if isinstance(step, tuple):
             return None
-        found = torch.as_tensor(step).detach().to(tree.real_like(self._inputs[0]))
+        like = tree.real_like(self._inputs[0])
+        found = torch.as_tensor(step, dtype=like.dtype, device=like.device).detach()
         if found.numel() == 1:
             return found.reshape(())
         matching = self.rows.count and found.numel() == self.rows.count[0]
