@@ -348,8 +348,8 @@ class Composed(Function):
     orthonormal operator, a multiple of one, and for single entries a diagonal, it has a prox, with
     the ties of f's.
 
-    .. math:: \mathrm{prox}_{αf∘K}(y) = y + \tfrac1{c^2} K^*\bigl(
-              \mathrm{prox}_{c^2αf}(Ky) − Ky\bigr) \quad\text{for } K^*K = KK^* = c^2
+    .. math:: \mathrm{prox}_{αf∘K}(y) = \tfrac1{c^2} K^*\mathrm{prox}_{c^2αf}(Ky)
+              \quad\text{for } K^*K = KK^* = c^2
 
     >>> A = torch.tensor([[1.0, 1.0]])
     >>> f = lg.SquaredDistance(torch.tensor([3.0])) @ A

@@ -31,11 +31,21 @@ class Separable(Function):
             raise InputError("Separable needs at least one function.")
         self.blocks = blocks
 
+    def paired(self, x: Var) -> list[tuple[Function, Var]]:
+        """Each function with its block."""
+        if not isinstance(x, tuple) or len(x) != len(self.blocks):
+            got = f"{len(x)}" if isinstance(x, tuple) else f"a {type(x).__name__}"
+            raise InputError(
+                f"{self!r} takes a tuple of {len(self.blocks)} blocks, one for each function, but "
+                f"got {got}."
+            )
+        return list(zip(self.blocks, x, strict=True))
+
     def value(self, x: Var) -> Tensor:
         return self.values(x, 0)
 
     def values(self, x: Var, batch: int) -> Tensor:
-        parts = [g.values(part, batch) for g, part in zip(self.blocks, x, strict=True)]
+        parts = [g.values(part, batch) for g, part in self.paired(x)]
         return sum(parts[1:], start=parts[0])
 
     def start(self) -> Var | None:
@@ -50,7 +60,7 @@ class Separable(Function):
         return all(block.is_smooth for block in self.blocks)
 
     def grad(self, x: Var) -> Var:
-        return tuple(g.grad(part) for g, part in zip(self.blocks, x, strict=True))
+        return tuple(g.grad(part) for g, part in self.paired(x))
 
     def lipschitz(self) -> Tensor | float | None:
         largest: Tensor | float = 0.0
@@ -62,7 +72,7 @@ class Separable(Function):
         return largest
 
     def range_projector(self, y: Var) -> Callable[[Var], Var] | None:
-        found = [g.range_projector(part) for g, part in zip(self.blocks, y, strict=True)]
+        found = [g.range_projector(part) for g, part in self.paired(y)]
         projectors = [project for project in found if project is not None]
         if len(projectors) < len(found):
             return None

@@ -56,7 +56,7 @@ def passes(g: Function, K: Operator) -> bool:
 
 @register_prox(Composed, Euclidean)
 def _(f: Composed, geometry: Euclidean, y: Tensor, alpha: Any) -> Any:
-    r"""For K*K = KK* = c²: prox_{αg∘K}(y) = y + K*(prox_{c²αg}(Ky) − Ky)/c²; entrywise alike."""
+    r"""For K*K = KK* = c²: prox_{αg∘K}(y) = K*prox_{c²αg}(Ky)/c²; entrywise alike."""
     if not is_passed(f):
         raise InputError(
             f"No closed-form prox of {f!r}: it passes through orthonormal operators, multiples of "
@@ -74,16 +74,17 @@ def _(f: Composed, geometry: Euclidean, y: Tensor, alpha: Any) -> Any:
             "the energy to legato.solve."
         )
     c = K.scale if isinstance(K, ScaledOperator) else None
-    seen = K(y)
     if c is None:
-        return y + K.adjoint(mirror_prox(g, geometry, seen, alpha) - seen)
+        return K.adjoint(mirror_prox(g, geometry, K(y), alpha))
     size = square(c) if isinstance(c, Tensor) else abs(c) ** 2
-    step = map_steps(lambda a: a * size, alpha)
     if not isinstance(size, Tensor) and size == 0:
         return y
-    moved = K.adjoint(mirror_prox(g, geometry, seen, step) - seen)
-    safe = torch.where(size > 0, size, 1.0) if isinstance(size, Tensor) else size
-    return y + moved / safe
+    step = map_steps(lambda a: a * size, alpha)
+    # Since y = K*Ky/c², nothing has to be added to y, which might be far larger than the prox.
+    moved = K.adjoint(mirror_prox(g, geometry, K(y), step))
+    if not isinstance(size, Tensor):
+        return moved / size
+    return torch.where(size > 0, moved / torch.where(size > 0, size, 1.0), y)
 
 
 def _entrywise(f: Composed, entries: Tensor, y: Tensor, alpha: Any) -> Tensor:

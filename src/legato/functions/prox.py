@@ -247,8 +247,8 @@ def _(g: NonNegative, geometry: Geometry, y: Var, alpha: Any) -> Var:
 def _(g: Separable, geometry: Geometry, y: Var, alpha: Any) -> Var:
     count = len(g.blocks)
     alphas = alpha if isinstance(alpha, tuple) else (alpha,) * count
-    parts = zip(g.blocks, blocks_of(geometry, count), y, alphas, strict=True)
-    return tuple(mirror_prox(block, part, t, a) for block, part, t, a in parts)
+    parts = zip(g.paired(y), blocks_of(geometry, count), alphas, strict=True)
+    return tuple(mirror_prox(block, part, t, a) for (block, t), part, a in parts)
 
 
 def blocks_of(geometry: Geometry, count: int) -> tuple[Geometry, ...]:

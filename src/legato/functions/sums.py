@@ -12,8 +12,9 @@ from torch import Tensor
 from legato._support.checks import cheap_to_read
 from legato._support.tree import Var, sum_beyond
 from legato.errors import EmptyDomainError, InputError, MissingConjugateError
-from legato.functions.algebra import Scaled
+from legato.functions.algebra import Scaled, Shifted
 from legato.functions.base import Function, indicator
+from legato.functions.losses import Hinge, Huber, Quantile
 from legato.functions.monotone import Monotone
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
 from legato.functions.prox import mirror_prox, register_prox, times_end
@@ -87,7 +88,8 @@ def together(terms: Sequence[tuple[Function, Any]]) -> Function | None:
     r"""One term for Σ c_j f_j where the table, or one prox after another, has it; else None.
 
     ``terms`` are pairs (f_j, c_j), with None for c = 1. Slopes add, boxes intersect; slopes on a
-    box are a chain. Before or after these comes at most one term that is not separable.
+    box are a chain, and so are moved slopes, Huber, hinge and quantile losses on one. Before or
+    after these comes at most one term that is not separable.
     Whatever the order of the terms, the result is the same.
     """
     slopes = [(f, c) for f, c in terms if isinstance(f, L1 | AsymmetricL1)]
@@ -100,6 +102,9 @@ def together(terms: Sequence[tuple[Function, Any]]) -> Function | None:
     if not rest:
         return _on_box(norm, box)
     core, factor = rest[0]
+    if _is_finite_of_entries(core):
+        inner = core if factor is None else Scaled(factor, core)
+        return None if norm is not None or box is None else Successive(inner, box)
     if isinstance(core, GroupL1 | L2Ball):
         return _grouped(core, factor, norm, box)
     if isinstance(core, Monotone | TotalVariation1D):
@@ -109,6 +114,12 @@ def together(terms: Sequence[tuple[Function, Any]]) -> Function | None:
         inner = core if factor is None else Scaled(factor, core)
         return None if outer is None else Successive(inner, outer)
     return None
+
+
+def _is_finite_of_entries(core: Function) -> bool:
+    """Whether a convex term is one of single entries, and allows all of them: a box may follow."""
+    inner = core.function if isinstance(core, Shifted) else core
+    return isinstance(inner, Huber | Quantile | Hinge) or (inner is not core and type(inner) is L1)
 
 
 def _unchecked(kind: type[F], **fields: Any) -> F:

@@ -38,7 +38,7 @@ def from_function(
     >>> K(torch.tensor([1.0, 2.0, 3.0])), K.adjoint(torch.tensor([1.0, 0.0, 0.0]))
     (tensor([3., 5., 6.]), tensor([0., 0., 1.]))
     """
-    made = _Traced(forward, tuple(shape), dtype.is_complex)
+    made = _Traced(forward, tuple(shape), dtype.is_complex, dtype, device)
     with torch.no_grad():
         x, z = (_normal(shape, seed, dtype, device) for seed in (0, 1))
         _untouched(made, x, "The function")
@@ -248,6 +248,11 @@ class _Traced(Operator):
     forward: Callable[[Tensor], Tensor]
     shape: Shape
     complex_: bool = False
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+
+    def start(self) -> Var:
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
 
     def __call__(self, x: Var) -> Var:
         if x.is_complex() != self.complex_:
