@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,21 @@ def test_our_column_holds_names_that_exist():
     homes = (lg, lg.functions, lg.operators, lg.nn)
     assert not {w for w in words if not any(hasattr(home, w) for home in homes)}
     assert len(words) > 50
+
+
+def test_every_written_case_names_a_test_of_ours():
+    """And the counts on record are those of the table."""
+    table = tomllib.loads((Path(__file__).parent / "cases.toml").read_text())
+    record = json.loads((ROOT / "benchmarks/results/peer_tests.json").read_text())["peers"]
+    functions = {
+        path.name: set(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
+        for path in Path(__file__).parent.glob("test_*.py")
+    }
+    for peer, given in table.items():
+        cases = given["cases"].values()
+        assert record[peer]["cases"] == sum(count for count, _ in cases)
+        written = [(count, where) for count, where in cases if not where.startswith("-")]
+        assert record[peer]["written"] == sum(count for count, _ in written)
+        for _, where in written:
+            file, name = where.split("::")
+            assert name.split("[")[0] in functions[file]

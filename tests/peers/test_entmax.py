@@ -1,0 +1,174 @@
+"""What entmax's tests ask for: maps onto the simplex, their masks, derivatives and losses."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+
+import legato as lg
+from draws import rand, randn
+
+ALPHAS = (0.2, 0.5, 0.75, 1.2, 1.5, 1.75, 2.25)
+
+
+def entmax(x, alpha=1.5, dim=-1):
+    return lg.SoftMaximum(alpha, dim).grad(x)
+
+
+def sparsemax(x, dim=-1):
+    return lg.Simplex(dim).prox(x)
+
+
+def by_roots(x, alpha):
+    """SciPy's root of Σ max((α − 1)x − τ, 0)^{1/(α − 1)} = 1."""
+    kappa = alpha - 1
+
+    def p(tau):
+        height = kappa * x - tau
+        return np.where(height > 0, np.abs(height) ** (1 / kappa), 0.0)
+
+    largest, n = (kappa * x).max() if kappa > 0 else (kappa * x).min(), float(len(x))
+    ends = sorted((largest - 1, largest - n**-kappa))
+    return p(brentq(lambda t: p(t).sum() - 1, *ends, xtol=1e-15, rtol=1e-14))
+
+
+def by_sorting(x):
+    """The projection onto the simplex."""
+    ordered = np.sort(x)[::-1]
+    level = (np.cumsum(ordered) - 1) / np.arange(1, len(x) + 1)
+    return np.maximum(x - level[(ordered > level).sum() - 1], 0)
+
+
+@pytest.mark.parametrize("scale", [1e-5, 0.5, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sparsemax(dtype, scale):
+    for row in (scale * randn(4, 6, seed=1)).to(dtype):
+        expected = torch.from_numpy(by_sorting(row.double().numpy()))
+        for found in (sparsemax(row), entmax(row, 2.0)):
+            torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_entmax(alpha, dtype):
+    for row in (0.5 * randn(4, 6, seed=2)).to(dtype):
+        expected = torch.from_numpy(by_roots(row.double().numpy(), alpha))
+        torch.testing.assert_close(entmax(row, alpha).double(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "function", [sparsemax, entmax, lambda x: entmax(x, 2.0)], ids=["sparsemax", "1.5", "2"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_masks(function, dtype):
+    x = randn(2, 6, seed=3).to(dtype)
+    x[:, 3:] = -torch.inf
+    found = function(x)
+    torch.testing.assert_close(found[:, :3], function(x[:, :3]))
+    assert not found[:, 3:].any()
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 1.75, 2.25])
+def test_masks_of_other_alphas(alpha):
+    test_masks(lambda x: entmax(x, alpha), torch.float32)
+
+
+def test_the_derivative_of_sparsemax():
+    x = randn(4, 6, seed=4).requires_grad_()
+    assert torch.autograd.gradcheck(sparsemax, (x,))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("function", [sparsemax, lambda x, dim: entmax(x, 1.5, dim)])
+def test_derivatives_along_an_axis(function, dim):
+    x = randn(3, 4, 5, seed=5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: function(t, dim=dim), (x,))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_derivatives_in_alpha(alpha):
+    learned = torch.tensor(alpha).double().requires_grad_()
+    x = randn(4, 6, seed=6).requires_grad_()
+    assert torch.autograd.gradcheck(entmax, (x, learned))
+
+
+def test_an_alpha_for_each_row():
+    x = randn(4, 6, seed=7).requires_grad_()
+    alphas = (0.05 + 2.5 * rand(4, 1, seed=8)).requires_grad_()
+    found = entmax(x, alphas).detach()
+    for row, alpha, p in zip(x.detach(), alphas.detach(), found, strict=True):
+        np.testing.assert_allclose(p.numpy(), by_roots(row.numpy(), float(alpha)), atol=1e-9)
+    assert torch.autograd.gradcheck(entmax, (x, alphas))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, 3])
+def test_an_alpha_for_each_slice_along_any_axis(dim):
+    shape = [3, 4, 2, 5]
+    x = randn(*shape, seed=9).requires_grad_()
+    shape[dim] = 1
+    alphas = (0.05 + 2.5 * rand(*shape, seed=10)).requires_grad_()
+    found = entmax(x, alphas, dim).detach()
+    for index in itertools.product(*(range(k) for k in shape)):
+        line = [*index[:dim], slice(None), *index[dim + 1 :]]
+        expected = by_roots(x.detach()[tuple(line)].numpy(), float(alphas.detach()[index]))
+        np.testing.assert_allclose(found[tuple(line)].numpy(), expected, atol=1e-9)
+    assert torch.autograd.gradcheck(lambda t, a: entmax(t, a, dim), (x, alphas), fast_mode=True)
+
+
+# --- budgets --------------------------------------------------------------------------------------
+
+
+def test_budgets():
+    x = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+    for y, total in ((x, 2.0), (2 * x, 3.0)):
+
+        def missing(t, y=y, total=total):
+            return np.clip(y.numpy() - t, 0, 1).sum() - total
+
+        expected = torch.clamp(y - brentq(missing, -2, 2), 0, 1)
+        torch.testing.assert_close(lg.BoxSection(total).prox(y), expected)
+    for scale in (1.0, 2.0, 3.0, 4.0, 5.0):
+        torch.testing.assert_close(lg.BoxSection(1.0).prox(scale * x), sparsemax(scale * x))
+
+
+@pytest.mark.parametrize("total", range(7))
+def test_derivatives_of_budgets(total):
+    x = randn(4, 6, seed=11).requires_grad_()
+    assert torch.autograd.gradcheck(lg.BoxSection(float(total)).prox, (x,))
+
+
+def test_a_budget_for_each_row():
+    x = randn(4, 6, seed=12).requires_grad_()
+    totals = (6 * rand(4, 1, seed=13)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t, c: lg.BoxSection(c).prox(t), (x, totals))
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def loss(alpha, x, target, ignored=None):
+    """The Fenchel–Young loss of a label for each row: f(x) − x_label, Ω of a corner being 0."""
+    f = lg.SoftMaximum(alpha)
+    values = f.values(x, 1) - x.gather(-1, target[:, None]).squeeze(-1)
+    return values if ignored is None else torch.where(target == ignored, 0.0, values)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 1.2, 1.9])
+def test_losses(alpha):
+    for seed in range(2):
+        x = randn(3, 6, seed=seed).requires_grad_()
+        target = randn(3, 6, seed=seed + 50).argmax(-1)
+        values = loss(alpha, x, target)
+        assert bool((values >= 0).all())
+        p = by_roots(x.detach()[0].numpy(), alpha)
+        entropy = ((p**alpha - p) / (alpha * (alpha - 1))).sum()
+        expected = p @ x.detach()[0].numpy() - entropy - float(x.detach()[0, target[0]])
+        assert float(values.detach()[0]) == pytest.approx(expected, abs=1e-9)
+        for ignored in (None, target[0]):
+            for reduced in (torch.sum, torch.mean):
+                assert torch.autograd.gradcheck(
+                    lambda t, r=reduced, i=ignored, y=target: r(loss(alpha, t, y, i)), (x,)
+                )
+        assert loss(alpha, x, target, target[0]).sum() < values.sum()
