@@ -118,6 +118,14 @@ def test_the_peers_are_the_result_file_s(words, name):
     assert [cell.strip() for cell in line.split("|")] == expected
 
 
+def test_far_neighbours_are_the_result_file_s():
+    found = json.loads((SEGMENT / "peers" / "far.json").read_text(encoding="utf-8"))
+    row, before = found["rows"]["Potts, far neighbours"], results("peers")["rows"]
+    assert f"reaches {row['accuracy']:.2f} and {row['iou']:.2f} on the logits of seed 0" in PAGE
+    assert before["Potts, contrast weights"]["iou"] < row["iou"] < before["dense CRF"]["iou"]
+    assert (found["settings"]["draws"], found["settings"]["tune_on"]) == (40, 30)
+
+
 def test_the_upper_level_is_the_result_file_s():
     folder = SEGMENT.parent / "upper_level"
     spec = importlib.util.spec_from_file_location("upper_level_run", folder / "run.py")
