@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from legato._support.tree import detach, rebuilt
+from legato._support.checks import is_concrete
+from legato._support.tree import detach, rebuilt, tree_map
 from legato.algorithms import Algorithm
+from legato.algorithms.base import norm_of
 from legato.engine import Engine
 from legato.engine.switch import loop, looped, recorded_step
 from legato.errors import InputError
@@ -22,6 +24,8 @@ class Stop:
     The residual is ‖xⁿ⁺¹ − xⁿ‖ / max_k ‖xᵏ‖ over primal and dual variables together, one for each
     element of a batch. Reading it makes a GPU wait: ``every`` says how often; without ``tol`` it is
     never read in the loop. The maximum is over the norms seen: the first, the last and those read.
+    In a curved geometry, points go on that drift by a share of their present size. What is far
+    smaller than earlier iterates, or than its dual, is known to the tolerance of these.
     Defaults: ``iterations=100``, ``every=1``.
     Reference: Section 4.2 of Ochs et al. (2016).
 
@@ -106,12 +110,43 @@ def run(
     tensor([2., 0.])
     """
     batch = batch_of(problem, algorithm, state)
+    done = _loop(problem, algorithm, state, stop, batch, trace, engine)
+    if not algorithm.coordinates(done.state) or not is_concrete():
+        return done
+    if stop.tol is None:
+        return resized(problem, algorithm, done, batch)
+    largest = algorithm.size(detach(state), batch)
+    far = torch.as_tensor(done.converged) & (
+        _drift(problem, algorithm, done, batch, largest) > stop.tol
+    )
+    if not bool(far.any()):
+        return done
+    arrived, left = torch.as_tensor(done.converged), stop.iterations - most(done.iterations)
+    while left > 0 and bool(far.any()):  # as many again, unless they rest by their present size
+        again = replace(stop, iterations=min(left, most(done.iterations)))
+        size = algorithm.size(detach(done.state), batch)
+        more = _loop(problem, algorithm, done.state, again, batch, trace, engine, held=~far)
+        left -= most(more.iterations)
+        residual = more.residual * size / torch.maximum(size, largest)
+        residual = torch.where(far, torch.minimum(residual, done.residual), done.residual)
+        done = replace(more, iterations=done.iterations + more.iterations, residual=residual)
+        drift = _drift(problem, algorithm, done, batch, largest)
+        far = far & ~torch.as_tensor(more.converged) & (drift > stop.tol)
+    arrived = arrived & ~far
+    return replace(done, converged=arrived if arrived.ndim else bool(arrived))
+
+
+def _loop(
+    problem: Any, algorithm: Algorithm[Any, Any], state: Any, stop: Stop, batch: int,
+    trace: Trace | None, engine: Engine | None, held: Tensor | None = None,
+) -> Run:  # fmt: skip
+    """Iterations until ``stop``, but not of elements that are ``held``."""
     if engine is not None and trace is None and not torch.is_grad_enabled():
-        done = _run_by(engine, problem, algorithm, state, stop, batch)
+        done = _run_by(engine, problem, algorithm, state, stop, batch, held)
         if done is not None:
             return done
     watch = Watch(algorithm, batch, stop, goes_on=batch > 0 and algorithm.moves_apart(problem))
-    progress = watch.start(state)
+    progress = watch.start(state, held)
     before, last = state, 0
     for number in range(1, stop.iterations + 1):
         before, state = state, algorithm.step(problem, state)
@@ -131,10 +166,47 @@ def run(
     return watch.end(progress, before, state, trace)
 
 
+@torch.no_grad()
+def _drift(
+    problem: Any, algorithm: Algorithm[Any, Any], done: Run, batch: int, largest: Tensor
+) -> Tensor:
+    """By which share of their present size points go on moving in one step, where it adds up.
+
+    Near a boundary they shrink by so little from one step to the next, like 1/k, that many small
+    changes lead far; steps to and fro, whose means stand still, do not. 0 where as many steps again
+    change little, and where points have vanished.
+    """
+    state, means = detach(done.state), []
+    size = algorithm.size(state, batch)
+    for _ in range(2):
+        total = None
+        for _ in range(_AHEAD):
+            state = algorithm.step(problem, state)
+            points = algorithm.points(state)
+            total = points if total is None else tree_map(torch.add, total, points)
+        means.append(total)
+    moved = norm_of(tree_map(torch.sub, *means), batch) / _AHEAD**2
+    share = moved / torch.where(size > 0, size, 1.0)
+    gone = size <= torch.finfo(size.dtype).eps * largest
+    return torch.where((done.iterations * share > _AS_MANY_AGAIN) & ~gone, share, 0.0)
+
+
+def resized(problem: Any, algorithm: Algorithm[Any, Any], done: Run, batch: int) -> Run:
+    """A run without tolerance whose small residual means that its points stand still."""
+    if not algorithm.coordinates(done.state) or not is_concrete():
+        return done
+    drift = _drift(problem, algorithm, done, batch, algorithm.size(done.state, batch))
+    return replace(done, residual=torch.maximum(done.residual, drift))
+
+
 MOVES = 0.01
 """The share of its present size by which what has come to its solution does not move any more."""
 RETURNS = 1e-3
 """The same where entries grow: what shrinks steadily may have 0 as its solution."""
+_AS_MANY_AGAIN = 3e-3
+"""The share of its size by which as many steps again may move what has come to its solution."""
+_AHEAD = 8
+"""Steps of which a mean is taken, to read from two of them whether points drift."""
 
 
 class Progress(NamedTuple):
@@ -157,10 +229,11 @@ class Watch:
     goes_on: bool
     """Whether steps are made beyond the tolerance: for other elements, or until somebody reads."""
 
-    def start(self, state: Any) -> Progress:
+    def start(self, state: Any, held: Tensor | None = None) -> Progress:
         largest = self.algorithm.size(state, self.batch)
         count = torch.zeros_like(largest, dtype=torch.int64)
-        return Progress(state, largest, torch.full_like(largest, torch.inf), count > 0, count)
+        reached = count > 0 if held is None else held
+        return Progress(state, largest, torch.full_like(largest, torch.inf), reached, count)
 
     def look(self, last: Progress, before: Any, after: Any, steps: int) -> Progress:
         """Progress ``steps`` iterations after the last look, ``before`` → ``after`` being one."""
@@ -230,11 +303,11 @@ LOOKS = 20
 class _Watched(Algorithm[Any, Any]):
     """An algorithm with a look after every few steps: a map on (before, progress)."""
 
-    def __init__(self, watch: Watch, steps: int) -> None:
-        self.watch, self.steps_a_look = watch, steps
+    def __init__(self, watch: Watch, steps: int, held: Tensor | None = None) -> None:
+        self.watch, self.steps_a_look, self.held = watch, steps, held
 
     def init(self, problem: Any, state: Any) -> Any:
-        return (state, self.watch.start(state))
+        return (state, self.watch.start(state, self.held))
 
     def step(self, problem: Any, state: Any) -> Any:
         before, progress = state
@@ -248,8 +321,9 @@ class _Watched(Algorithm[Any, Any]):
 
 
 def _run_by(
-    engine: Engine, problem: Any, algorithm: Algorithm[Any, Any], state: Any, stop: Stop, batch: int
-) -> Run | None:
+    engine: Engine, problem: Any, algorithm: Algorithm[Any, Any], state: Any, stop: Stop,
+    batch: int, held: Tensor | None,
+) -> Run | None:  # fmt: skip
     """As :func:`run`, by an engine; None where steps have to run as usual."""
     watch = Watch(algorithm, batch, stop, goes_on=True)
     if stop.tol is None:
@@ -261,7 +335,7 @@ def _run_by(
         progress = watch.look(progress, before, state, stop.iterations)
         return watch.end(progress, before, state)
     every = min(stop.every, stop.iterations)
-    now = _Watched(watch, every).init(problem, state)
+    now = _Watched(watch, every, held).init(problem, state)
     looks, rest = divmod(stop.iterations, every)
     for steps, count in ((every, looks), (rest, 1 if rest else 0)):
         watched, done = _Watched(watch, steps), 0

@@ -26,12 +26,13 @@ class Judged:
         self.base: Answer = self.truth.base(self.theta)
         batched = recipe["sizes"] is not None
         self.x = np.concatenate([(x[number] if batched else x).ravel() for x in done.x])
+        self.double = recipe["dtype"] == "float64"
         self.unique = self.many = self.well_posed = False
         self.distance, self.near = math.nan, False
         converged = done.solution.converged
         if converged is None:  # a mean stands still long before it has arrived
             averaged = bool((recipe["algorithm"] or {}).get("average"))
-            small = 1e-8 if recipe["dtype"] == "float64" else 2e-6
+            small = 1e-8 if self.double else 2e-6
             self.claims = not averaged and float(done.solution.residual.amax()) <= small
         else:
             flags = torch.as_tensor(converged)
@@ -45,6 +46,22 @@ class Judged:
             return 0.0
         start = np.asarray(given, float)
         return float(np.linalg.norm(start[self.number] if self.recipe["sizes"] else start))
+
+    def _dual(self) -> float:
+        """What the tolerance leaves of x where its dual is larger by far.
+
+        A tolerance is relative to the largest iterate, of x and its dual together. Where a ball of
+        radius 1e-6 holds x against a force of 1, the dual is 1, and what is asked of the pair says
+        little of x; in float32, adding a part of x to the dual loses its digits.
+        """
+        dual = self.done.solution.y
+        if dual is None:
+            return 0.0
+        parts = [dual] if isinstance(dual, torch.Tensor) else list(dual)
+        own = [p.detach().double().cpu().numpy() for p in parts]
+        own = [p[self.number] if self.recipe["sizes"] is not None else p for p in own]
+        tol = self.recipe["stop"].get("tol") or (1e-8 if self.double else 2e-6)
+        return 1e3 * tol * float(np.sqrt(sum((p**2).sum() for p in own)))
 
     def judge_value(self, verdict: Verdict) -> None:
         if self.base.infeasible or not self.base.solved:
@@ -63,9 +80,9 @@ class Judged:
             closer = self.truth.stiffness(self.theta, self.base, rng, 1e-6)
             self.many = 3 * self.stiffness < closer < np.inf
         # A minimiser of 0 is met to the digits that its neighbours, the data and duals, leave.
-        least = 1e-3 if self.recipe["dtype"] == "float64" else 1e-2
+        least = 1e-3 if self.double else 1e-2
         scale = max(float(np.linalg.norm(self.base.x)), least * self.truth.size, self._start())
-        scale = max(scale, self.truth.domain(self.theta))
+        scale = max(scale, self.truth.domain(self.theta), self._dual())
         self.distance = float(np.linalg.norm(self.x - self.base.x)) / scale
         own = max(float(np.linalg.norm(self.base.x)), least * self.truth.size)
         self.near = self.distance * scale < RIGHT * own

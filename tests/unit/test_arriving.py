@@ -70,3 +70,29 @@ def test_sides_that_alternate_at_a_weight_of_zero():
         _alternating(torch.tensor([0.0, 0.1]).double())
         weight = torch.tensor([0.1, 0.0]).double().requires_grad_()  # of an entry that is not 0
         _alternating(weight)
+
+
+def test_points_that_creep_to_a_boundary():
+    """x₂ → 0 like k^{−1/2} in Burg's geometry: 1/x₂ grows by its gradient, which is x₂ itself."""
+    y = torch.tensor([[0.05, 0.0], [0.5, 0.3]])
+    search, start = lg.ForwardBackward(lg.Backtracking(grow=2.0), lg.Burg()), torch.ones_like(y)
+    found = lg.solve(lg.Composite(lg.SquaredDistance(y)), search, start, stop=lg.Stop(10000, 1e-6))
+    assert found.converged.all()
+    error = torch.linalg.vector_norm(found.x - y, dim=-1) / torch.linalg.vector_norm(y, dim=-1)
+    assert float(error.max()) < 0.015  # 2 % and more, where the residual alone decides
+    alone = lg.solve(
+        lg.Composite(lg.SquaredDistance(y[1])), search, start[1], stop=lg.Stop(10000, 1e-6)
+    )
+    assert int(found.iterations[1]) == alone.iterations < 30
+    # Too few iterations, with and without a tolerance: neither says that x stands still.
+    with pytest.warns(NotConvergedWarning, match="against their own size"):
+        short = lg.solve(
+            lg.Composite(lg.SquaredDistance(y[0])),
+            search, start[0], stop=lg.Stop(400, 1e-6),
+        )  # fmt: skip
+    assert not short.converged
+    for gradient in lg.Unroll(), lg.Unroll(checkpoint=10):
+        data = y[0].clone().requires_grad_()
+        problem = lg.Composite(lg.SquaredDistance(data))
+        fixed = lg.solve(problem, search, start[0], gradient=gradient, stop=lg.Stop(300))
+        assert float(fixed.residual) > 1e-5

@@ -78,3 +78,16 @@ def test_a_map_that_forgets_its_start_needs_one_iteration():
         (slope,) = torch.autograd.grad(found.x.sum(), w)
     assert found.iterations == 1
     assert float(slope) == pytest.approx(-1.0)
+
+
+def test_entries_at_their_bound_do_not_hide_what_is_missing():
+    """x = (w, 0, …, 0), and one step from x takes 86 % of dx/dw = 1 along."""
+    w = torch.tensor(1.0).double().requires_grad_()
+    towards = torch.tensor([1.0] + 30 * [-1.0]).double()
+    weight = torch.full((31,), 0.86).double()
+    bounded = lg.Composite(lg.SquaredDistance(w * towards, weight=weight), lg.NonNegative())
+    start, plain = towards.clamp(min=0) * (1 - 1e-9), lg.ForwardBackward(1.0, inertia=0.0)
+    with pytest.warns(InexactGradientWarning, match="about 14%"):
+        found = lg.solve(bounded, plain, start, gradient=lg.Unroll(), stop=lg.Stop(100, tol=1e-6))
+    (slope,) = torch.autograd.grad(found.x[0], w)
+    assert float(slope) == pytest.approx(0.86)

@@ -176,7 +176,7 @@ class Algorithm(ABC, Generic[P, S]):
         """
         with torch.no_grad():  # as a decorator it does not go through torch.compile
             old, new = self.points(before), self.points(after)
-            change = _norm(tree.tree_map(torch.sub, new, old), batch)
+            change = norm_of(tree.tree_map(torch.sub, new, old), batch)
             size = self.size(after, batch)
             size = size if largest is None else torch.maximum(size, largest)
             return change / torch.where(size > 0, size, 1.0)
@@ -199,12 +199,12 @@ class Algorithm(ABC, Generic[P, S]):
             calm = []
             for (geometry, y), (_, y_next) in pairs:
                 x = geometry.unmirror(y_next)
-                moved = _norm(tree.tree_map(torch.sub, x, geometry.unmirror(y)), batch)
+                moved = norm_of(tree.tree_map(torch.sub, x, geometry.unmirror(y)), batch)
                 far = tree.tree_map(lambda a, b: b + _OUTLOOK * (b - a), y, y_next)
-                change = _norm(tree.tree_map(torch.sub, geometry.unmirror(far), x), batch)
+                change = norm_of(tree.tree_map(torch.sub, geometry.unmirror(far), x), batch)
                 # What moves visibly is told by the residual.
                 visible = 10 * _OUTLOOK * moved
-                calm.append(change <= torch.maximum(visible, _CALM * _norm(x, batch)))
+                calm.append(change <= torch.maximum(visible, _CALM * norm_of(x, batch)))
         return torch.stack(calm).all(0) if calm else None
 
     def returning(self, before: S, after: S, batch: int = 0) -> Tensor:
@@ -221,13 +221,13 @@ class Algorithm(ABC, Generic[P, S]):
                 more = tree.tree_map(
                     lambda a, b: torch.clamp(b.abs() - a.abs(), min=0.0), x, geometry.unmirror(far)
                 )
-                grows.append(_norm(more, batch) > _CALM * _norm(x, batch))
+                grows.append(norm_of(more, batch) > _CALM * norm_of(x, batch))
         return torch.stack(grows).any(0)
 
     def size(self, state: S, batch: int = 0) -> Tensor:
         """The norm of the points, for each element of a batch."""
         with torch.no_grad():
-            return _norm(self.points(state), batch)
+            return norm_of(self.points(state), batch)
 
 
 def is_euclidean(geometry: Geometry) -> bool:
@@ -244,7 +244,7 @@ _CALM = 0.01
 """By how much points may move in that time, relative to their size."""
 
 
-def _norm(x: Var, batch: int) -> Tensor:
+def norm_of(x: Var, batch: int) -> Tensor:
     """Euclidean, in float64 where the device has it: squares of 1e20 are no float32 numbers."""
     parts = [t.detach() for t in tree.leaves(x)]
     lengths = [_length(t, batch) for t in parts]

@@ -151,7 +151,7 @@ class FixedPointGradient(GradientStrategy):
             return  # there is no one solution to be near to, which has been said
         outlook = Outlook.after(linearisation, last_change, result, xi)
         solved = last_change, result, xi, outlook
-        if not warn_if_far(linearisation, *solved):
+        if not warn_if_far(self.adjoint, linearisation, *solved):
             warn_if_bent(self.adjoint, linearisation, *solved)
             warn_if_another_piece(self.adjoint, linearisation, *solved)
 

@@ -31,7 +31,7 @@ from legato.gradients.base import (
 from legato.gradients.sides import warn_if_sides_change
 from legato.gradients.swept import swept
 from legato.gradients.warm import warn_if_too_few
-from legato.running import Run, batch_of, most
+from legato.running import Run, batch_of, most, resized
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class Unroll(GradientStrategy):
             batch = batch_of(task.problem, task.algorithm, final)
             largest = task.algorithm.size(task.state, batch)
             residual = task.algorithm.residual(before, final, batch, largest)
-            return Run(final, task.stop.iterations, residual, None, None)
+            done = Run(final, task.stop.iterations, residual, None, None)
+            return resized(task.problem, task.algorithm, done, batch)
         done.state = final
         if self.last is None or self.last >= most(done.iterations):
             warn_if_too_few(task, done)

@@ -16,6 +16,9 @@ from legato.gradients.linear.spectrum import random_vector
 SEEN = 1e-4
 """Share of a parameter's gradient that may be undetermined without a word."""
 
+_DIGITS = 10.0
+"""So many eps of a point, moved by a change of θ as large as θ, are rounding."""
+
 _PRODUCTS = 20
 """Products that may be spent on looking for what the solve did not see, beyond twice its own."""
 
@@ -67,16 +70,39 @@ def _is_seen(linearisation: Linearisation, w: Tensor, n: Tensor, r: Tensor, alon
     rounding = math.sqrt(torch.finfo(w.dtype).eps)
     # Elements of a batch without such an n stay out: one of them may have a much larger gradient.
     parts = n * ratio(norm(w), norm(n)), w, r * ratio(norm(w), norm(r))
+    leaves = linearisation.other_leaves()
     try:
-        seen = _seen_by_parameters(linearisation, *(torch.where(along, v, 0.0) for v in parts))
+        seen = [seen_by(leaves, linearisation, torch.where(along, v, 0.0)) for v in parts]
     except RuntimeError:  # what lies in front may not let itself be asked, as some checkpoints
         return True
-    sizes = zip(*([_sizes(linearisation, t) for t in tensors] for tensors in seen), strict=True)
-    return any(
-        # A gradient of 0 is one up to the rounding of what cancels in it.
-        bool((open_part > SEEN * gradient + rounding * any_other).any())
-        for open_part, gradient, any_other in sizes
+    sizes = zip(
+        *([_sizes(linearisation, t) for t in tensors] for tensors in seen),
+        [reach_of(linearisation, t) for t in leaves],
+        strict=True,
     )
+    moved = rounding_of(linearisation, torch.where(along, w, 0.0))
+    return any(
+        # A gradient of 0 is one up to the rounding of what cancels in it, and of the point.
+        bool(
+            (
+                (open_part > SEEN * gradient + rounding * any_other)
+                & (open_part * reach > (moved if open_part.ndim else moved.amax()))
+            ).any()
+        )
+        for open_part, gradient, any_other, reach in sizes
+    )
+
+
+def rounding_of(linearisation: Linearisation, w: Tensor) -> Tensor:
+    """What rounding of the point makes of ⟨w, 𝒜(x)⟩, for each row."""
+    point = norm(linearisation.rows.flatten(linearisation.after))
+    return (_DIGITS * torch.finfo(w.dtype).eps * norm(w) * point).reshape(-1)
+
+
+def reach_of(linearisation: Linearisation, parameter: Tensor) -> Tensor:
+    """How far a parameter may move: by its own size, or any way where it holds a 0."""
+    size = _sizes(linearisation, parameter)
+    return size if bool((parameter != 0).all()) else torch.full_like(size, torch.inf)
 
 
 def _sizes(linearisation: Linearisation, gradient: Tensor) -> Tensor:
@@ -89,15 +115,7 @@ def _sizes(linearisation: Linearisation, gradient: Tensor) -> Tensor:
     )
 
 
-def _seen_by_parameters(linearisation: Linearisation, *cotangents: Tensor) -> list[list[Tensor]]:
-    """A_θᵀv for all leaves θ that the step depends on, for each of some v."""
-    leaves = linearisation.other_leaves()
-    rows = linearisation.rows
-    return [
-        pull_back(
-            tree.leaves(linearisation.after),
-            leaves,
-            tree.leaves(linearisation.transport(rows.unflatten(v))),
-        )
-        for v in cotangents
-    ]
+def seen_by(parameters: list[Tensor], linearisation: Linearisation, v: Tensor) -> list[Tensor]:
+    """A_θᵀv for each θ, leaves that the step depends on."""
+    cotangents = tree.leaves(linearisation.transport(linearisation.rows.unflatten(v)))
+    return pull_back(tree.leaves(linearisation.after), parameters, cotangents)

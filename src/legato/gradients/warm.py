@@ -56,7 +56,7 @@ def warn_if_too_few(task: Task, done: Run) -> None:
 
 
 def _share_left(task: Task, done: Run) -> float | None:
-    """‖(A_xᵀ)ᴺ r‖/‖r‖ for random cotangents of x, the largest of a batch; None where unknown.
+    """‖(A_xᵀ)ᴺ A_xᵀr‖/‖A_xᵀr‖ for random r at x, the largest of a batch; None where unknown.
 
     Mirror coordinates at a boundary, which do not move x, have no share in it.
     """
@@ -73,6 +73,9 @@ def _share_left(task: Task, done: Run) -> float | None:
         return None
     drawn = [random_vector(t.detach()) for t in x]
     r = linearisation.rows.flatten(tree.rebuild(before, pull_back(x, inputs, drawn)))
+    # One product takes away what rests, such as entries at a bound, and favours what is slow, as
+    # the derivative (I − A_xᵀ)⁻¹ξ does.
+    r = linearisation.transposed(r)
     eps = torch.finfo(r.dtype).eps
     moved = tree.norm(tuple(drawn)) * tree.norm(tuple(t.detach() for t in x))
     size = torch.clamp(norm(r), min=as_number(eps**0.5 * moved))
