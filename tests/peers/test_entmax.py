@@ -133,6 +133,18 @@ def test_budgets():
         torch.testing.assert_close(lg.BoxSection(1.0).prox(scale * x), sparsemax(scale * x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4, 1e8])
+def test_budgets_are_kept_at_any_size_and_with_ties(scale, dtype):
+    """At 1e8 a float32 cannot tell y from y − 1: the share of a tie is a jump."""
+    for seed in range(5):
+        y = (scale * (3 * randn(5, 9, seed=seed)).round()).to(dtype)
+        totals = (10 * rand(5, 1, seed=seed + 9)).floor().to(dtype)
+        found = lg.BoxSection(totals).prox(y)
+        torch.testing.assert_close(found.sum(-1, keepdim=True), totals, atol=1e-4, rtol=0)
+        assert bool(((found >= 0) & (found <= 1)).all())
+
+
 @pytest.mark.parametrize("total", range(7))
 def test_derivatives_of_budgets(total):
     x = randn(4, 6, seed=11).requires_grad_()

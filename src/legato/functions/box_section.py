@@ -67,7 +67,7 @@ class BoxSection(AlongAxis, Indicator):
     def kinks(self, y: Tensor, step: Any) -> Tensor:
         """How far each entry is from where it reaches or leaves an end, while the others stay."""
         part = _in_front(self, y)
-        inner = part.y - _solved(part).tau * part.w
+        inner = _solved(part).inner
         away = torch.minimum((inner - part.lo).abs(), (inner - part.hi).abs())
         return away.movedim(-1, self.dim)
 
@@ -108,9 +108,9 @@ def _in_front(g: BoxSection, y: Tensor) -> _Section:
 
 
 class _Solved(NamedTuple):
-    """τ with Σ w clip(y − τw) = c, which entries are free there, and the ends of the others."""
+    """y − τw with Σ w clip(y − τw) = c, which entries are free there, and the others' ends."""
 
-    tau: Tensor
+    inner: Tensor
     free: Tensor
     end: Tensor
 
@@ -142,15 +142,24 @@ def _solved(part: _Section) -> _Solved:
             enough = is_spent(kinks.gather(-1, middle))
             low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
         before, after = kinks.gather(-1, low), kinks.gather(-1, high)
-        free = (first <= before) & (last >= after) & counts
-        lower = (last <= before) == (w > 0)
+        # Far from 0 both kinks of an entry are one number, at which its whole way is a jump.
+        jumps = (first == after) & (last == after) & counts
+        jump = torch.where(jumps, w.abs() * (hi - lo), 0.0).sum(-1, keepdim=True)
+        far = torch.where(after.isinf(), 0.0, after)
+        at_after = (w * torch.clamp(y - far * w, lo, hi)).sum(-1, keepdim=True)
+        there = (jump > 0) & (total <= at_after + jump)
+        free = torch.where(there, jumps, (first <= before) & (last >= after) & counts)
+        lower = (last <= torch.where(there, after, before)) == (w > 0)
+        near = torch.where(before.isfinite(), before, torch.where(after.isfinite(), after, 0.0))
+        near = torch.where(there, after, near)
     end = torch.where(counts, torch.where(lower, lo, hi), clip(y, lo, hi))
     end = torch.where(free, 0.0, end)
+    y = y - near * w  # around τ, so that rounding does not see how far from 0 all are
     spent = torch.where(free, w * y, w * end).sum(-1, keepdim=True)
     square = torch.where(free, w * w, 0.0).sum(-1, keepdim=True)
     none = square == 0  # all are on their ends, for a range of τ
-    tau = torch.where(none, before, (spent - total) / torch.where(none, 1.0, square))
-    return _Solved(tau, free, end)
+    more = torch.where(none, 0.0, (spent - total) / torch.where(none, 1.0, square))
+    return _Solved(y - more * w, free, end)
 
 
 def _is_possible(part: _Section) -> Tensor:
@@ -174,8 +183,7 @@ def _(g: BoxSection, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
             f"No point of {g!r} exists: with these bounds the weighted sum of {y.shape[g.dim]} "
             "entries cannot be what total says. Widen the bounds or change the total."
         )
-    tau, free, end = _solved(part)
-    inner = part.y - tau * part.w
+    inner, free, end = _solved(part)
     # Rounding must not carry a free entry over its ends.
     inner = inner + (torch.clamp(inner, part.lo, part.hi) - inner).detach()
     known = possible & ~part.y.isnan().any(-1, keepdim=True)
