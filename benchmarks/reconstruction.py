@@ -18,7 +18,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from legato.studies.reconstruct.tasks import Deblurring, gaussian
 
 WEIGHT = 0.0038
 CLOSE = 1e-4
+Run = Callable[[int, float | None], Tensor]
 GRID = (1.0, 3.0, 10.0, 30.0, 100.0)
 
 
@@ -42,17 +43,21 @@ def energy(task: Deblurring, y: Tensor, x: Tensor) -> float:
     return float(found)
 
 
-def timed(run: Callable[[], Any], device: torch.device, repeats: int = 5) -> float:
-    seconds = []
-    for _ in range(repeats + 1):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
+def timed(
+    runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int = 9
+) -> dict[str, float]:
+    """The median seconds of each, taken in turns, so that other load disturbs all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds + 1):
+        for name, run in runs.items():
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each[1:]) for name, each in seconds.items()}
 
 
 def needed(
@@ -105,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--grid", type=float, nargs="+", default=GRID, help="balances to try")
     parser.add_argument("--deepinv", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
@@ -122,36 +128,42 @@ def main() -> None:
     def value(x: Tensor) -> float:
         return energy(task, y, x)
 
-    count = needed(lambda n: ours(task, y, n, engine), value, best)
-    assert count is not None
-    seconds = timed(lambda: ours(task, y, count, engine), device)
-    rows["legato, as it is"] = {"iterations": count, "seconds": seconds}
-    print("legato, as it is", rows["legato, as it is"], flush=True)
-    own: dict[float, int | None] = {}
-    for balance in GRID:
-        own[balance] = needed(lambda n, b=balance: ours(task, y, n, engine, b), value, best)
-        print("legato", balance, own[balance], flush=True)
-    fastest, count = min(((b, n) for b, n in own.items() if n), key=lambda pair: pair[1])
-    seconds = timed(lambda: ours(task, y, count, engine, fastest), device)
-    rows["legato"] = {"iterations": count, "seconds": seconds, "balance": fastest,
-                      "tried": {str(k): v for k, v in own.items()}}  # fmt: skip
+    runs: dict[str, Callable[[], Any]] = {}
+
+    def enter(name: str, tried: dict[float | None, int | None], run: Run) -> None:
+        balance = min((b for b in tried if tried[b]), key=lambda b: tried[b] or 0)
+        count = tried[balance]
+        assert count is not None
+        rows[name] = {"iterations": count, "balance": balance}
+        if len(tried) > 1:
+            rows[name]["tried"] = {str(k): v for k, v in tried.items()}
+        runs[name] = lambda: run(count, balance)
+        print(name, rows[name], flush=True)
+
+    def own(count: int, balance: float | None) -> Tensor:
+        return ours(task, y, count, engine, balance)
+
+    def counts(run: Run, grid: Sequence[float | None]) -> dict[float | None, int | None]:
+        return {b: needed(lambda n, b=b: run(n, b), value, best) for b in grid}
+
+    enter("legato, as it is", counts(own, (None,)), own)
+    enter("legato", counts(own, options.grid), own)
     try:
-        tried = {}
-        for balance in GRID:
-            run = theirs(task, balance)
-            steps = needed(lambda n, run=run: run(y, n), value, best)
-            tried[balance] = steps
-            print("deepinv", balance, steps, flush=True)
-        balance = min((b for b, n in tried.items() if n), key=lambda b: tried[b])
-        run, steps = theirs(task, balance), tried[balance]
-        seconds = timed(lambda: run(y, steps), device)
-        rows["deepinv"] = {"iterations": steps, "seconds": seconds, "balance": balance,
-                           "tried": {str(k): v for k, v in tried.items()}}  # fmt: skip
-        for name in ("legato", "legato, as it is"):
-            rows[name]["times faster"] = seconds / rows[name]["seconds"]
-        print(rows, flush=True)
+        solvers = {balance: theirs(task, balance) for balance in options.grid}
+
+        def other(count: int, balance: float | None) -> Tensor:
+            assert balance is not None
+            return solvers[balance](y, count)
+
+        enter("deepinv", counts(other, options.grid), other)
     except ImportError as error:
         print(f"deepinv is not here: {error}")
+    for name, seconds in timed(runs, device).items():
+        rows[name]["seconds"] = seconds
+    if "deepinv" in rows:
+        for name in ("legato", "legato, as it is"):
+            rows[name]["times faster"] = rows["deepinv"]["seconds"] / rows[name]["seconds"]
+    print(rows, flush=True)
     if options.out is not None:
         record(
             options.out,

@@ -294,7 +294,8 @@ def balance_of(problem: Saddle, x: Tensor) -> Tensor | float:
     sizes, height, spread = (torch.where(sound, t, 1.0) for t in (sizes, height, spread))
     entries = shade.shape[-1] / math.prod(image.shape[batch:])
     found = _GOES * spread.sqrt() * math.sqrt(entries) * sizes / height
-    return torch.where(sound & torch.isfinite(found), found, _BALANCE)
+    found = torch.where(sound & torch.isfinite(found), found, _BALANCE)
+    return found.reshape(()) if found.numel() == 1 else found  # steps are numbers where they can be
 
 
 def least_squares(operator: Operator, y: Tensor, iterations: int) -> Tensor:
