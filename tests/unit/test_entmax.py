@@ -153,13 +153,33 @@ def test_entries_of_minus_infinity_are_left_out(alpha, dtype):
     torch.testing.assert_close(slope, f.grad(x).detach())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [3.0, 5.0, 8.0, 20.0, 32.0])
+def test_beyond_sparsemax_probabilities_have_the_sum_1(alpha, dtype):
+    """Where p vanishes, it is the (α − 1)-th root of what rounding leaves of x − t."""
+    x = randn(200, 4, seed=11) * torch.logspace(-2, 2, 200).double()[:, None]
+    for rows in (x, x.round(), x.mT.contiguous().mT):
+        p = lg.SoftMaximum(alpha).grad(rows.to(dtype))
+        assert p.dtype == dtype
+        assert not (p < 0).any()
+        assert float((p.double().sum(-1) - 1).abs().max()) <= 64 * torch.finfo(dtype).eps
+        learned = torch.tensor(alpha, dtype=dtype)
+        torch.testing.assert_close(lg.SoftMaximum(learned).grad(rows.to(dtype)), p)
+        each = torch.func.vmap(lg.SoftMaximum(learned).grad)(rows.to(dtype))
+        torch.testing.assert_close(each, p)
+    two = torch.tensor([0.0, -0.999 / (alpha - 1)]).double()  # (1 − t, 0.001 − t) to the root
+    p = lg.SoftMaximum(alpha).grad(two)
+    kappa = alpha - 1
+    torch.testing.assert_close(p[0] ** kappa - p[1] ** kappa, -kappa * two[1])
+
+
 def test_beyond_sparsemax_there_is_no_lipschitz_constant():
     assert lg.SoftMaximum(2.0).lipschitz() == 1.0
     assert lg.SoftMaximum(2.1).lipschitz() is None
     assert lg.SoftMaximum(torch.tensor([1.5, 3.0])).lipschitz() is None
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, torch.inf, torch.nan])
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 33.0, torch.inf, torch.nan])
 def test_other_alphas_are_refused(alpha):
     for make in (lg.SoftMaximum, lambda a: lg.Tsallis(torch.tensor(a))):
         with pytest.raises(InputError, match="larger than 0"):

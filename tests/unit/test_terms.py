@@ -312,3 +312,12 @@ def test_bad_input_is_refused_in_words(name):
     make, words = REFUSED[name]
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_a_budget_that_counts_nothing_has_a_gradient_in_its_weights():
+    weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([-0.5, 0.25, 2.0], dtype=torch.float64)
+    x = lg.BoxSection(0.0, weights).prox(y)
+    torch.testing.assert_close(x, y.clamp(0, 1))
+    x.sum().backward()
+    assert torch.isfinite(weights.grad).all()

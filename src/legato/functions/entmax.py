@@ -17,6 +17,8 @@ from legato.functions.axes import coupled_along
 from legato.functions.base import Function, indicator
 from legato.functions.norms import require_one_each
 
+_LARGEST = 32
+"""The largest α: from there on p^(α − 1) underflows for p that count."""
 _HALVINGS = {torch.float32: 30, torch.float64: 60}
 """Until an interval of length 1 is as short as rounding."""
 
@@ -30,11 +32,12 @@ class _OnTheSimplex(Function):
     def __post_init__(self) -> None:
         name = type(self).__name__
         require_tensor_or_number(self.alpha, f"alpha of {name}")
-        if not holds((self.alpha > 0) & (self.alpha < torch.inf)):
-            worst = self.alpha.detach().min() if isinstance(self.alpha, Tensor) else self.alpha
+        if not holds((self.alpha > 0) & (self.alpha <= _LARGEST)):
+            given = torch.as_tensor(self.alpha).detach()
+            worst = given.min() if bool(given.min() <= 0) else given.max()
             raise InputError(
-                f"alpha of {name} is larger than 0, not {float(worst):g}: 1 is softmax, 2 is "
-                "sparsemax."
+                f"alpha of {name} is larger than 0 and at most {_LARGEST}, not {float(worst):g}: 1 "
+                "is softmax, 2 is sparsemax; far beyond, float64 cannot tell small p from 0."
             )
 
     @property
@@ -59,8 +62,8 @@ class SoftMaximum(_OnTheSimplex):
     .. math:: f(x) = \max_{p ∈ Δ}\; ⟨p, x⟩ − Ω_α(p), \qquad ∇f(x) = p
 
     α = 1 is log-sum-exp with softmax; α = 2 has sparsemax, the projection onto the simplex; from
-    α > 1 on, probabilities may be 0. Any α > 0 is one number, or one for each slice, and may be
-    learned. Entries of −∞ are left out. Its conjugate Ω is :class:`Tsallis`, and
+    α > 1 on, probabilities may be 0. Any α in (0, 32] is one number, or one for each slice, and may
+    be learned. Entries of −∞ are left out. Its conjugate Ω is :class:`Tsallis`, and
     f(x) + Ω(q) − ⟨q, x⟩ the Fenchel–Young loss of x for a target q.
     Reference: Peters, Niculae, Martins (2019); Correia, Niculae, Martins (2019).
 
@@ -139,6 +142,9 @@ def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
     t ≥ 0 is found by halving an interval; two steps of Newton's method from there, which autograd
     sees, give it the derivatives of the root, first and second.
     """
+    kind, steep = x.dtype, isinstance(alpha, Tensor) or alpha > 2
+    if steep:  # 1 + κz may be less than single precision tells from 0
+        x = x.double()
     kappa = torch.as_tensor(alpha, dtype=x.dtype, device=x.device) - 1
     # Around the largest, so that rounding does not see how far from 0 all are.
     x = x - x.detach().amax(dim, keepdim=True)
@@ -153,22 +159,47 @@ def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
             length = length / 2
             p, _ = _power(x - (root + length), kappa, seen)
             root = torch.where(p.sum(dim, keepdim=True) >= 1, root + length, root)
+        known = _powers(x, root, kappa, seen, dim) if steep else None
     for _ in range(2):
-        p, slope = _power(x - root, kappa, seen)
+        p, slope = _power(x - root, kappa, seen, known)
         excess = p.sum(dim, keepdim=True) - 1
         # Beyond sparsemax slopes are infinite where p vanishes: a step would only add noise.
         excess = torch.where(kappa > 1, excess - excess.detach(), excess)
         root = root + excess / slope.sum(dim, keepdim=True)
-    return _power(x - root, kappa, seen)[0]
+    return _power(x - root, kappa, seen, known)[0].to(kind)
 
 
-def _power(z: Tensor, kappa: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """(1 + κz)^{1/κ} and its slope in z; 0 where 1 + κz ≤ 0, and for what is not seen."""
-    inside = seen & ~(1 + kappa * z <= 0)  # NaN is inside, and stays
-    z = torch.where(inside, z, 0.0)
-    p = torch.exp(z * _smooth_at_0(kappa * z, torch.log1p, _LOG1P))
+def _powers(x: Tensor, root: Tensor, kappa: Tensor, seen: Tensor, dim: int) -> Tensor:
+    """p^κ = 1 + κz for κ > 1, where rounding takes what matters from the sum: p is its κ-th root.
+
+    Of all p between those of a root a little smaller and of one a little larger, those count that
+    have the sum 1.
+    """
+    rounding = 4 * torch.finfo(x.dtype).eps / kappa.clamp(min=1)
+    most, least = (_power(x - t, kappa, seen)[0] for t in (root - rounding, root + rounding))
+    total, spread = least.sum(dim, keepdim=True), (most - least).sum(dim, keepdim=True)
+    share = ((1 - total) / spread).clamp(0, 1)
+    return (least + share * (most - least)) ** kappa
+
+
+def _power(
+    z: Tensor, kappa: Tensor, seen: Tensor, known: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(1 + κz)^{1/κ} and its slope in z; 0 where 1 + κz ≤ 0, and for what is not seen.
+
+    ``known`` is the value of 1 + κz for κ > 1.
+    """
+    base = 1 + kappa * z
+    if known is not None:
+        base = torch.where(kappa > 1, known + (base - base.detach()), base)
+    inside = seen & ~(base <= 0)  # NaN is inside, and stays
+    z, base = torch.where(inside, z, 0.0), torch.where(inside, base, 1.0)
+    steep = kappa > 1
+    z = torch.where(steep, 0.0, z)
+    log = torch.log(torch.where(steep, base, 1.0)) / torch.where(steep, kappa, 1.0)
+    p = torch.exp(torch.where(steep, log, z * _smooth_at_0(kappa * z, torch.log1p, _LOG1P)))
     p = torch.where(inside, p, 0.0)
-    return p, p / (1 + kappa * z)
+    return p, p / base
 
 
 _LOG1P = [(-1.0) ** k / (k + 1) for k in range(9)]
