@@ -86,3 +86,24 @@ def test_pinned_variables_whose_sum_is_right_up_to_rounding():
     assert record.x.tolist() == [0.1, 0.1, 0.1]
     with pytest.warns(UserWarning, match="no x satisfies"):
         assert not QuadraticProgram().solve(Q, c, one, b + 1e-9, lo=0.1, hi=0.1).solved
+
+
+@pytest.mark.parametrize("length", [1e-6, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("cost", [1e-6, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("curved", [False, True])
+def test_units_beside_a_pinned_variable_do_not_matter(cost, length, curved):
+    """What holds it at its value has no units, and must not outweigh the objective."""
+    Q = torch.diag(tensor(2.0, 1.0, 3.0, 4.0)) if curved else torch.zeros(4, 4, dtype=F64)
+    truth = [8 / 13, 9 / 13, -1.0, -4 / 13] if curved else [4.0, -1.0, -1.0, -2.0]
+    inf = torch.inf
+    G = tensor([-1e4, -1e4, -1e4, -1e4], [1.0, 0.0, 2.0, 2.0]) / length
+    record = QuadraticProgram().solve(
+        Q * cost / length**2,
+        tensor(0.0, 1.0, -2.0, 2.0) * cost / length,
+        G=G,
+        h=tensor(0.0, -2.0),
+        lo=tensor(-inf, -inf, -1.0, -2.0) * length,
+        hi=tensor(inf, inf, -1.0, inf) * length,
+    )
+    assert bool(record.solved)
+    assert (record.x / length).tolist() == pytest.approx(truth, rel=1e-9)

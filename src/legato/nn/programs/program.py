@@ -124,17 +124,12 @@ class Program:
         return self.lo == self.hi
 
     def folded(self, pinned: Tensor) -> Program:
-        """The same program in x − x_pinned: pinned variables are zero and free of bounds.
+        """The same program in x − x_pinned: pinned variables are in no term, and free of bounds.
 
         An interior point needs an interior, which an interval of length zero does not have.
         """
         value = torch.where(pinned, self.lo, 0.0)
         free = (~pinned).to(self.c)
-        inside = self.Q * free.unsqueeze(-1) * free.unsqueeze(-2)
-        if isinstance(inside, Tensor):
-            inside = inside + torch.diag_embed(1 - free)
-        else:
-            inside = inside.plus_diagonal(1 - free)
         infinite = torch.full_like(self.lo, torch.inf)
         sides = []
         for matrix, side in ((self.A, self.b), (self.G, self.h)):
@@ -144,7 +139,7 @@ class Program:
             sides.append(torch.where(left.abs() <= _ROUNDING * size, 0.0, left))
         return replace(
             self,
-            Q=inside,
+            Q=self.Q * free.unsqueeze(-1) * free.unsqueeze(-2),
             c=(self.c + times(self.Q, value)) * free,
             A=self.A * free.unsqueeze(-2),
             b=sides[0],

@@ -224,7 +224,7 @@ def solve_programs(
     if pinned is not None and not bool(pinned.any()):
         pinned = None
     folded = P if pinned is None else P.folded(pinned)
-    inner, scaling, left = scaled(folded)
+    inner, scaling, left = scaled(folded, pinned=pinned)
     measure, turn = scaling, torch.zeros_like(left)
     while True:
         first = None if begin is None else begin & inner.sides[1]
@@ -239,7 +239,7 @@ def solve_programs(
         if not bool(again.any()):
             break
         turn = torch.where(again, left, turn)
-        inner, scaling, left = scaled(folded, turn)
+        inner, scaling, left = scaled(folded, turn, pinned)
     there = ~proven
     nearest = margin(inner, found.x, found.z)
     _, lower, upper = inner.split(found.active)

@@ -84,7 +84,9 @@ def _far(P: Program, sides: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return counted & (size > reach.unsqueeze(-1)), bend
 
 
-def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scaling, Tensor]:
+def scaled(
+    program: Program, turn: Tensor | None = None, pinned: Tensor | None = None
+) -> tuple[Program, Scaling, Tensor]:
     """The program in better units, after Ruiz (2001); data that are even already stay so.
 
     Sides that are far are left out at first: a solution that respects them all the same is that of
@@ -94,6 +96,8 @@ def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scali
     Args:
         program (Program): the programs.
         turn (Tensor, optional): (B,) 0, 1 or 2, which of these to do. Default: 0 for all
+        pinned (Tensor, optional): (B, n) variables that were folded away, and held at zero by a
+            one in Q: in scaled units, for in those of the data it would outweigh the others.
 
     Returns:
         tuple: the scaled programs, how they were scaled, and the turn that is left for each one
@@ -133,8 +137,12 @@ def scaled(program: Program, turn: Tensor | None = None) -> tuple[Program, Scali
     c = P.c * D
     size = torch.maximum(norms(Q, -1).mean(-1), largest(c))
     sigma = 1 / torch.where(size > 0, size, 1.0)
+    Q = Q * sigma[:, None, None]
+    if pinned is not None:
+        held = pinned.to(c)
+        Q = Q + torch.diag_embed(held) if isinstance(Q, Tensor) else Q.plus_diagonal(held)
     program = Program(
-        Q * sigma[:, None, None],
+        Q,
         c * sigma[:, None],
         A,
         P.b * E_A,
