@@ -8,7 +8,8 @@ import torch
 from legato.console.files import DataError
 from legato.errors import CheckpointError, DivergenceError, InputError
 from legato.gradients import Unroll
-from legato.studies.denoise.images import drawn_sets
+from legato.studies.denoise.clean import clean_channels, shipped_denoiser
+from legato.studies.denoise.images import draw_picture, drawn_sets
 from legato.studies.denoise.models import (
     Analysis,
     MappedAnalysis,
@@ -88,6 +89,15 @@ def test_maps_for_every_level_know_their_level():
         )
     of_one.maps.load_state_dict(model.maps.state_dict())
     torch.testing.assert_close(of_one(y), model(y, SIGMA))
+
+
+@pytest.mark.parametrize("level", [1e-3, 0.02, 0.1, 0.5, 1.0, 2.0])
+def test_less_noise_than_was_learned_is_taken_away_too(level):
+    """What the maps see grows like 1/σ: an error of 100 σ, or no numbers, without a limit."""
+    clean, sigma = draw_picture(3)[None], level / 255
+    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    found = clean_channels(clean + sigma * noise, sigma, shipped_denoiser(), CPU)
+    assert float((found - clean).square().mean().sqrt()) < 0.9 * sigma
 
 
 def test_a_level_is_given_once():

@@ -19,6 +19,7 @@ from legato.gradients import GradientStrategy, Unroll
 from legato.nn import AnalysisDenoiser, TotalVariation
 from legato.operators import Convolution
 from legato.solving import solve
+from legato.studies.denoise.settings import LOWEST
 
 _KEY = "legato_filters_with_maps"
 
@@ -117,6 +118,9 @@ class MappedAnalysis(nn.Module):
         first = self.filters.log_weights[:, None, None]
         if self.filters.powers is not None:
             first = first + self.filters.powers[:, None, None] * level.log()
+        if self.sigma is None:
+            # With less noise than the network has learned from, what it sees would be far larger.
+            level = level.clamp(min=LOWEST / 255)
         return (first + self.maps(image, level, mean)).exp()
 
     def forward(
