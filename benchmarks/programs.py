@@ -30,9 +30,11 @@ CUDA = ((4096, 50, 50), (1024, 20, 30), (512, 200, 200), (65536, 8, 8))
 QUICK = ((4, 5, 6),)
 _FLOOR = 1e-3
 """Gradients count as at least this large, beside w: where as many rows are active as there are
-variables, x does not depend on c, and the gradient is rounding. programs_h200.json was measured
-without it; its errors of 1 and more at 65 536 × (8, 8) are those of the one such program, which
-program_errors.py looks at."""
+variables, x does not depend on c, and the gradient is rounding. programs_h200.json, the run beside
+peers, was measured without it; its errors of 1 and more at 65 536 × (8, 8) are those of the one
+such program, which program_errors.py looks at. programs_kernel_h200.json is of legato alone, with
+active sets found by one kernel: faster on three rows, twice as slow on 1024 × (20, 30), probably by
+what went from there to the interior point, and goes to the host since."""
 
 
 def times(A: Tensor, x: Tensor) -> Tensor:

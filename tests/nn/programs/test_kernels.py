@@ -98,6 +98,23 @@ def test_triton_says_what_it_did_not_find(monkeypatch):
     assert steps.abs().tolist() == [1, 1, 1]
 
 
+def test_what_the_kernel_does_not_find_is_found_on_the_host(monkeypatch):
+    parts = rows(3, 7, True)
+    ends, arrived, _ = dual._compiled(dual.Dual(*(v.cpu() for v in parts)), 100)
+    assert bool(arrived.all())
+
+    def misses_one(*_):
+        lost, steps = ends.clone(), torch.full((3,), 2)
+        lost[1], steps[1] = 0, -9
+        return lost.to(DEVICE), steps.to(DEVICE)
+
+    monkeypatch.setattr("legato.nn.programs.triton.active_ends", misses_one)
+    found, arrived, steps = dual._fused(dual.Dual(*parts), 100, None)
+    assert arrived.tolist() == [True, True, True]
+    torch.testing.assert_close(found.cpu(), ends)
+    assert int(steps[1]) > 9
+
+
 @triton_only
 def test_triton_layer(monkeypatch):
     """Equations, rows and a box: the solution, its multipliers and its gradients."""

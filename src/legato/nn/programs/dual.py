@@ -70,8 +70,7 @@ def active_ends(
         some = dual.take(left)
         if left.shape[0] <= _FEW and available("numba"):
             # On a GPU the last few cost as much as all: their steps follow one another.
-            found = [out.to(left.device) for out in _compiled(some.on("cpu"), limit)]
-            ends[left], arrived[left], more = found
+            ends[left], arrived[left], more = _on_the_host(some, limit)
             steps[left] += more
             break
         ends[left], arrived[left], more = exchanged(some, guess(some, sweeps), min(limit, turn))
@@ -92,7 +91,19 @@ def _fused(dual: Dual, limit: int, begin: Tensor | None) -> tuple[Tensor, Tensor
 
     parts = (dual.D, dual.t, dual.lower, dual.upper)
     ends, steps = triton.active_ends(parts, begin, limit, _TURNS[-1], _WRONG, _PATIENCE)
-    return ends, steps > 0, steps.abs()
+    arrived, steps = steps > 0, steps.abs()
+    left = (~arrived).nonzero().squeeze(-1)
+    if 0 < left.shape[0] <= _FEW and available("numba"):
+        # By factors made anew: an interior point for one instance takes longer than all the rest.
+        ends[left], arrived[left], more = _on_the_host(dual.take(left), limit)
+        steps[left] += more
+    return ends, arrived, steps
+
+
+def _on_the_host(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    ends, arrived, steps = _compiled(dual.on("cpu"), limit)
+    device = dual.t.device
+    return ends.to(device), arrived.to(device), steps.to(device)
 
 
 def guess(dual: Dual, steps: int) -> Tensor:
