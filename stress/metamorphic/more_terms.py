@@ -14,8 +14,8 @@ from metamorphic.subject import Inputs, Numbers
 
 Draw = Callable[[Numbers], Inputs]
 SETS = (
-    "AffineSet", "BoxSection", "Halfspaces", "Hankel", "L1Ball", "Monotone", "NuclearBall",
-    "PositiveSemidefinite", "SecondOrderCone", "SpectralBall",
+    "AffineSet", "BoxSection", "Halfspaces", "Hankel", "L0Ball", "L1Ball", "Monotone",
+    "NuclearBall", "PositiveSemidefinite", "SecondOrderCone", "SpectralBall",
 )  # fmt: skip
 ENTRIES = {"permuted": {"x": (-1,)}}
 LABELS = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
@@ -77,6 +77,7 @@ def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
         "NuclearBall": (_matrix, lambda t: lg.NuclearBall(t["w"]), ENTRIES),
         "Hankel": (lambda n: {"x": n.normal(3, 4)}, lambda t: fn.Hankel(), {}),
         "BoxSection": (_vector, lambda t: lg.BoxSection(t["w"]), ENTRIES),
+        "L0Ball": (lambda n: {"x": n.normal(4)}, lambda t: fn.L0Ball(2), ENTRIES),
         "MCP": (_vector, lambda t: fn.MCP(t["w"]), ENTRIES),
         "SCAD": (_vector, lambda t: fn.SCAD(t["w"]), ENTRIES),
         "LogSum": (_vector, lambda t: fn.LogSum(t["w"]), ENTRIES),

@@ -37,7 +37,8 @@ POINTS: dict[str, Callable[[Inputs], Any]] = {
 CONJUGATE: dict[str, Callable[[Inputs], Any]] = {"CG": lambda t: lg.Implicit(lg.CG(tol=1e-10))}
 ROUGH: dict[str, Callable[[Inputs], Any]] = {"OneStep": lambda t: lg.OneStep(tol=None)}
 SADDLE_ONLY: dict[str, Callable[[Inputs], Any]] = {
-    "Piggyback": lambda t: lg.Piggyback(4000, tol=1e-10)
+    "Piggyback": lambda t: lg.Piggyback(4000, tol=1e-10),
+    "MINRES": lambda t: lg.Implicit(lg.MINRES(tol=1e-10)),
 }
 
 
@@ -114,7 +115,9 @@ def solve_subjects() -> list[Subject]:
                 # Every way with the first algorithm; the others with one of each kind.
                 if number and way not in ("Unroll", "GMRES"):
                     continue
-                if algorithm == "Newton" and way in ("CG", "Piggyback"):
+                if algorithm == "Newton" and way in ("CG", "Piggyback", "MINRES"):
                     continue
+                if algorithm == "Entropy" and way == "MINRES":
+                    continue  # which takes Euclidean steps
                 found.append(_subject(name, energy, algorithm, way, gradient))
     return found

@@ -35,7 +35,7 @@ RECORDS = {
 """What others return."""
 INNER = {
     "Backward", "Checkpoint", "Factored", "FixedPointGradient", "LinearResult", "LinearSolver",
-    "Linearisation", "SplitStep", "Task", "random_vector", "spectral_radius",
+    "Linearisation", "SaddleFactors", "SplitStep", "Task", "random_vector", "spectral_radius",
 }  # fmt: skip
 """What strategies and algorithms are made of; Checkpoint is tried by the kills."""
 TABLES = {
@@ -47,7 +47,7 @@ ENGINES = {"Engine", "Eager", "Replayed", "Compiled"}
 """How a solve runs; the tests of engines compare them on every subject of their own."""
 PROGRAMS = {
     "Entropic", "LPGD", "LinearGradient", "LinearProgram", "Perturbed", "QuadraticProgram", "Ridge",
-    "from_cvxpy", "solve_qp",
+    "from_cvxpy", "from_pyepo", "solve_qp",
 }  # fmt: skip
 """Layers that solve programs; tests of their own hold them against such laws."""
 SPLITTINGS = {

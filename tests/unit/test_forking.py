@@ -129,5 +129,5 @@ def test_every_lock_of_ours_is_renewed():
             assert "cached_property" not in text, f"{path}: take legato._support.lazy"
     of_graphs = found.pop("engine/machine.py")  # which a child, that cannot use CUDA, never sees
     assert not of_graphs
-    assert len(found) == 5
+    assert len(found) == 6
     assert all(found.values()), found

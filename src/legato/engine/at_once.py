@@ -54,9 +54,9 @@ class _Replays:
     def __init__(self) -> None:
         self._kept: OrderedDict[Any, _Replay] = OrderedDict()
         self._lock = threading.Lock()
-        renew_after_fork(self._renew)
+        renew_after_fork(self._forget)
 
-    def _renew(self) -> None:
+    def _forget(self) -> None:
         self._lock = threading.Lock()
         self._kept.clear()
 

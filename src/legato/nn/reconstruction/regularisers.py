@@ -216,6 +216,6 @@ class ConvexRidges(nn.Module):
 
 def _small(count: tuple[int, int], size: int, generator: torch.Generator) -> Tensor:
     """Random filters that begin narrow: normal numbers under a Gaussian of one pixel."""
-    n = torch.arange(size) - (size - 1) / 2
+    n = torch.arange(size, device=generator.device) - (size - 1) / 2
     window = torch.exp(-(n[:, None] ** 2 + n**2) / 2)
-    return window * torch.randn(*count, size, size, generator=generator)
+    return window * torch.randn(*count, size, size, generator=generator, device=generator.device)
