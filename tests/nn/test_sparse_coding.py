@@ -87,9 +87,24 @@ def test_leading_axes_are_batches() -> None:
 def test_a_start() -> None:
     coder, y = layer(tol=1e-9), randn(3, 6)
     cold = coder.solve(y)
-    warm = coder.solve(y, cold.x.detach())
+    # Fewer iterations are the point of a start, and too few for derivatives, which begin at 0.
+    with pytest.warns(errors.InexactGradientWarning, match="because the start was close"):
+        warm = coder.solve(y, cold.x.detach())
     assert bool((warm.solution.iterations < cold.solution.iterations / 2).all())
     torch.testing.assert_close(warm.x, cold.x, rtol=0, atol=1e-5)
+    ends, h = [], 1e-6
+    for size in (h, -h):
+        moved = layer()
+        with torch.no_grad():
+            moved.log_weight += size
+            ends.append(float(moved(y)[0].sum()))
+    right = (ends[0] - ends[1]) / (2 * h)
+    found, told = (
+        float(torch.autograd.grad(output.x[0].sum(), coder.log_weight)[0])
+        for output in (cold, warm)
+    )
+    assert found == pytest.approx(right, rel=1e-5)
+    assert told != pytest.approx(right, rel=0.05)
 
 
 def test_sizes_of_signals() -> None:
