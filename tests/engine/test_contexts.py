@@ -129,6 +129,7 @@ def test_forward_mode():
 )
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_modes(mode):
+    legato.engine.forget()  # the step is recorded in this mode
     weight = leaf()
     with mode():
         found = solved(weight)
@@ -141,6 +142,21 @@ def test_modes(mode):
             torch.testing.assert_close(*both, rtol=1e-12, atol=1e-14)
     # And nothing of it stays.
     assert solved(weight).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
+def test_anomaly_mode_finds_nan_in_recorded_steps():
+    """Whether the steps differentiate within or are known from before; and it stays on."""
+    smooth = lg.Composite(lg.Smooth(lambda x: 0.5 * ((x - B) ** 2).sum()), lg.L1(leaf()))
+    for problem in (energy(leaf()), smooth):
+        legato.engine.forget()
+        for _ in range(2):
+            with torch.autograd.set_detect_anomaly(True):
+                how = lg.ForwardBackward(0.3), torch.zeros_like(B)
+                found = lg.solve(problem, *how, stop=FEW, engine=REPLAYED).x
+                assert torch.is_anomaly_enabled()
+                with pytest.raises(RuntimeError, match="nan values"):
+                    (found.sum() * float("nan")).backward()
 
 
 def test_tensors_of_inference_mode_as_data():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 import legato as lg
 from legato.errors import InexactGradientWarning
 from legato.nn import TotalVariation
+from legato.nn.total_variation.growth import TRUSTED_ITERATIONS, watch, watched
 from legato.nn.total_variation.model import RESTART_AFTER, momentum
 
 
-def noisy(dtype: torch.dtype) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
+def noisy(dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
     clean = torch.zeros(48, 48, dtype=torch.float64)
     clean[10:30, 12:34] = 1.0
     noise = 0.2 * torch.randn(48, 48, generator=generator, dtype=torch.float64)
@@ -53,11 +55,32 @@ def test_long_unrolling_agrees_with_the_solution(kernel):
 
 @pytest.mark.parametrize("kernel", ["numba", "reference"])
 def test_rounding_that_is_amplified_is_reported(kernel):
+    """For which λ and images, rounding decides: here for 7 or 8 of 8 where it was counted."""
     if kernel == "numba":
         pytest.importorskip("numba")
+    images = torch.cat([noisy(torch.float32, seed) for seed in range(8)])
+    weight = torch.tensor(0.2, requires_grad=True)
     layer = TotalVariation(4000, kernel=kernel, gradient=lg.Unroll(checkpoint="sqrt"))
     with pytest.warns(InexactGradientWarning, match=r"4000 iterations.*Implicit\(CG\(\)\)"):
-        gradient(layer, torch.float32)
+        layer(images, weight).pow(3).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("factor", "reported"), [(1.0, False), (1.05, False), (1.2, True), (math.nan, True)]
+)
+@pytest.mark.parametrize("iterations", [TRUSTED_ITERATIONS, TRUSTED_ITERATIONS + 1])
+def test_what_one_image_grows_by_is_reported(factor, reported, iterations):
+    factors = torch.tensor([1.0, factor, 0.5])[:, None, None, None]
+    image, bars = watched(torch.ones(3, 1, 4, 5), iterations)
+    u = factors * image
+    watch((u, u.detach(), u.detach()), bars)
+    reported = reported and iterations > TRUSTED_ITERATIONS
+    expected = pytest.warns(InexactGradientWarning, match="is not that of its solution")
+    with expected if reported else warnings.catch_warnings():
+        if not reported:
+            warnings.simplefilter("error")
+        if u.requires_grad:
+            u.sum().backward()
 
 
 def test_few_iterations_are_silent():

@@ -217,9 +217,17 @@ class Recorder(TorchDispatchMode):
 def recording(recorder: Recorder, *, guarded: bool = False) -> Iterator[Recorder]:
     """A recorder at work; checks that would read values are left out, as in a captured graph.
 
+    Among them is the search for NaN of torch's anomaly mode, which then looks at the whole run.
     ``guarded`` looks at what Python calls as well, which takes its time.
     """
-    with recorded(), recorder, _Unread(recorder) if guarded else nullcontext():
+    # Touched only where it is on: it is one switch for all threads.
+    anomaly = torch.autograd.set_detect_anomaly(False) if torch.is_anomaly_enabled() else None
+    with (
+        anomaly or nullcontext(),
+        recorded(),
+        recorder,
+        _Unread(recorder) if guarded else nullcontext(),
+    ):
         yield recorder
     recorder.write()
 
