@@ -20,7 +20,6 @@ ADDED_UP = {"benchmarks/results/stress_totals.json"}
 NO_MODEL = {
     "benchmarks/results/loop_cpu.json": "wall times, which need a quiet machine",
     "benchmarks/results/many_penalties_cpu.json": "hours of CPU time",
-    "benchmarks/results/maros_cpu.json": "data that are not in the repository",
     "benchmarks/results/mutation_cpu.json": "names the cores only; counts, no times",
     "benchmarks/results/noise_level_cpu.json": "accuracies, no times",
     "benchmarks/results/peers_cpu.json": "a race of eleven environments",
