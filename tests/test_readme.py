@@ -91,6 +91,9 @@ def test_times_of_programs_are_those_of_the_result_file():
         in words
     )
     assert f"take {second[0]}, where qpax takes {second[1]}" in words
+    alone = json.loads((ROOT / "benchmarks/results/programs_kernel_h200.json").read_text())
+    rows = {row["programs"]: row for row in alone["rows"]}
+    assert f"{ms(4096, 'legato')} and {ms(1024, 'legato')} ms, measured alone" in words
 
 
 def test_the_compiled_engine_s_ratios_to_the_scan_are_those_of_the_result_file():
