@@ -96,3 +96,18 @@ def test_the_norm_of_what_is_no_number_is_none():
     norm = lg.Dense(A).norm()
     assert bool(norm[1].isnan())
     torch.testing.assert_close(norm[0], torch.linalg.matrix_norm(A[0], 2))
+
+
+@pytest.mark.parametrize("in_front", [(), (4,), (2, 4)])
+def test_axes_in_front_of_a_batch_of_matrices(in_front):
+    A = randn(4, 3, 2).requires_grad_()  # as many as there are copies: no axis is told by its size
+    x = randn(*in_front, 4, 2, seed=1).requires_grad_()
+    y = lg.Dense(A)(x)
+    true = torch.einsum("bmk,...bk->...bm", A, x)
+    torch.testing.assert_close(y, true)
+    r = randn(*y.shape, seed=2)
+    torch.testing.assert_close(lg.Dense(A).adjoint(r), torch.einsum("bmk,...bm->...bk", A, r))
+    for got, wanted in zip(
+        torch.autograd.grad(y, (A, x), r), torch.autograd.grad(true, (A, x), r), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)

@@ -463,3 +463,46 @@ def test_random_numbers_do_not_follow_the_default_device():
 def test_a_sequence_that_reaches_zero_has_the_rate_of_what_came_before():
     assert decay_rate([8.0, 4.0, 2.0, 1.0, 0.0]) == pytest.approx(0.5)
     assert decay_rate([8.0, 4.0, 2.0, float("inf")]) == float("inf")
+
+
+def _coupled(x):
+    return 0.25 * x.square().sum().square()  # of all axes: a batch of it is no batch
+
+
+STEPS = {
+    "vector": (lg.Composite(lg.LeastSquares(A, b), lg.L1(0.3)), randn(6)),
+    "batch": (lg.Composite(lg.LeastSquares(A, randn(6, 12)), lg.L1(0.3)), randn(6, 6)),
+    "matrices": (
+        lg.Composite(lg.LeastSquares(lg.Dense(randn(6, 12, 6)), randn(6, 12)), lg.Simplex()),
+        randn(6, 6),
+    ),
+    "callable": (lg.Composite(lg.Smooth(_coupled) + lg.LeastSquares(A, b), lg.L1(0.3)), randn(6)),
+    "image": (
+        lg.Composite(lg.SquaredDistance(randn(2, 4, 6)) @ lg.Differences(), lg.L1(0.3)),
+        randn(4, 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_derivative_is_written_out_as_its_products_are(name):
+    problem, x = STEPS[name]
+    algorithm = lg.ForwardBackward(0.01, inertia=0.0)
+    _, state = algorithm.fixed_point_map(algorithm.init(problem, x))
+    J = Linearisation(problem, algorithm, state, batch=problem.batch(x))
+    many = randn(5, *J.rows.flatten(x).shape, seed=4)
+    for product in (J.factored(), J.transposed):
+        found = product.together(many)
+        for v, got in zip(many, found, strict=True):
+            torch.testing.assert_close(got, product(v))
+
+
+def test_a_solve_that_is_far_from_its_end_is_told_of_once():
+    w = leaf()
+    problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(w))
+    with pytest.warns(errors.NotConvergedWarning, match="not a fixed point"):
+        s = lg.solve(problem, PLAIN, gradient=lg.Implicit(lg.Direct()), stop=lg.Stop(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.autograd.grad(s.x.sum(), w)
+    assert any("not a fixed point" in words for words in s.backward.warnings)

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from legato.engine import Engine
 from legato.engine.switch import transposed, uncompiled
 from legato.errors import GradientError
 from legato.gradients.linear.base import Factored, LinearResult, Product, SaddleFactors
-from legato.running import Run, Stop, Trace, run
+from legato.running import Run, Stop, Trace, batch_of, run
 
 
 @dataclass
@@ -237,7 +238,8 @@ class Linearisation:
         return self.algorithm.residual(self.state, after, self.rows.batch)
 
     def _together(self, W: Tensor) -> Tensor:
-        return self._products(self._outputs, self._inputs)(W)
+        found = self._on_copies(partial(self.algorithm.step, self.problem), self.state, W)
+        return self._products(self._outputs, self._inputs)(W) if found is None else found
 
     def _transposed(self, w: Tensor) -> Tensor:
         r"""A_xᵀ as the fixed-point family needs it, on cotangents of mirror coordinates, as rows.
@@ -272,12 +274,19 @@ class Linearisation:
 
         B = self._products(tree.leaves(half), inputs)
         P = self._products(tree.leaves(after), middle)
+
+        def together(V: Tensor) -> Tensor:
+            pulled = self._on_copies(halves.backward, half, V)
+            pulled = P(V) if pulled is None else pulled
+            found = self._on_copies(halves.forward, self.state, pulled)
+            return B(pulled) if found is None else found
+
         return Factored(
             B,
             P,
             project and (lambda v: self.rows.flatten(project(self.rows.unflatten(v)))),
             halves.symmetric,
-            lambda V: B(P(V)),
+            together,
             self.engine,
         )
 
@@ -339,6 +348,29 @@ class Linearisation:
             return torch.cat([tree.as_real(t).reshape(*v.shape[:-1], -1) for t in found], -1)
 
         return product
+
+    def _on_copies(self, map_: Callable[[Any], Any], at: Any, V: Tensor) -> Tensor | None:
+        """Jᵀv for many v along one more axis in front, by the map on as many copies of its point.
+
+        Copies are a batch, and a matrix multiplies a batch at once; vmap's rules for a product with
+        a vector take one matrix for each. None where terms couple the axis in front, or refuse it.
+        """
+        copies = [
+            t.detach().expand(len(V), *t.shape).clone().requires_grad_() for t in tree.leaves(at)
+        ]
+        state = tree.rebuild(at, copies)
+        if batch_of(self.problem, self.algorithm, tree.detach(state)) != self.rows.batch + 1:
+            return None
+        try:
+            with torch.enable_grad():
+                outputs = tree.leaves(map_(state))
+            cotangents = tree.leaves(self.rows.unflatten(V))
+            if [t.shape for t in outputs] != [t.shape for t in cotangents]:
+                return None
+            found = pull_back(outputs, copies, cotangents)
+        except (RuntimeError, ValueError):  # data of shapes that fit no more axes
+            return None
+        return torch.cat([tree.as_real(t).reshape(*V.shape[:-1], -1) for t in found], -1)
 
     def jvp(self, tangents: Sequence[Tensor], parameter_tangents: Sequence[Tensor] = ()) -> Any:
         """J·(ṡ, θ̇), for tangents that may have one more leading axis, of directions."""

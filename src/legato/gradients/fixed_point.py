@@ -104,7 +104,8 @@ class FixedPointGradient(GradientStrategy):
             raise inside_transforms(
                 f"{type(self).__name__} solves its linear system in .backward()"
             )
-        _warn_unless_stationary(done, task)
+        with listening() as unsettled:
+            _warn_unless_stationary(done, task)
         # Capture only the residual. Capturing `done` would create a reference cycle through the
         # autograd graph (done.state → grad_fn → closure → done), which Python's GC cannot collect.
         problem, report, last_change = task.problem, task.report, done.residual
@@ -133,7 +134,9 @@ class FixedPointGradient(GradientStrategy):
                 result = solve(linearisation, sound)
                 self.conclude(result, linearisation)
                 warn_if_on_a_kink(linearisation, sound)
-                self._look_ahead(linearisation, last_change, result, sound)
+                if not unsettled:  # else it has been said, and where it leads costs a second solve
+                    self._look_ahead(linearisation, last_change, result, sound)
+            report.warnings[:0] = unsettled
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
             return tree.leaves(linearisation.transport(rows.unflatten(w)))

@@ -198,6 +198,11 @@ def _apply(A: Tensor, x: Tensor) -> Tensor:
         return by_parts(partial(_apply, A), x)
     if A.ndim == 2:
         return A @ x if x.ndim == 1 else x @ A.mT
+    own = A.ndim - 2
+    if x.ndim - 1 > own and x.shape[-1 - own : -1] == A.shape[:-2]:
+        # Axes in front of the batch of matrices: rows of one product with each, not copies of it.
+        rows = x.reshape(-1, *x.shape[-1 - own :]).movedim(0, -2) @ A.mT
+        return rows.movedim(-2, 0).reshape(*x.shape[:-1], A.shape[-2])
     # As a row: torch multiplies a batch of matrices by columns several times more slowly on a CPU.
     return (x.unsqueeze(-2) @ A.mT).squeeze(-2)
 

@@ -111,7 +111,7 @@ def _written_out(product: Product, xi: Tensor, columns: Tensor, used: Tensor) ->
     together = getattr(product, "together", None)
     if together is not None:
         try:
-            return torch.movedim(together(units), 0, -1)
+            return torch.movedim(together(units), 0, -1).contiguous()
         except RuntimeError:  # the backward pass of somebody's function knows no further axis
             pass
     return torch.stack([product(e.contiguous()) for e in units], dim=-1)

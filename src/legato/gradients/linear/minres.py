@@ -28,7 +28,9 @@ from legato.gradients.linear.cg import multiple_of_projection, require_symmetric
 from legato.gradients.linear.judging import judged
 
 LOOK = 24
-"""Steps between two looks at what is left."""
+"""Steps until what is left is looked at."""
+SELDOM = 96
+"""Steps until that is looked at again: what needs more than a few needs many."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def _run(
     now = recurrence.init(system, xi)
     done = 0
     while done < most:
-        count = min(LOOK, most - done)
+        count = min(SELDOM if done else LOOK, most - done)
         if step is None or engine is None:
             for _ in range(count):
                 now = recurrence.step(system, now)
