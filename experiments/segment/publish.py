@@ -51,18 +51,34 @@ def cut_short(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def publish_table(folder: Path, commit: str, into: str) -> tuple[str, str]:
+def rows_of_before(path: Path, new: set[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Rows that this run has not made again, with what made them; gains are over their control."""
+    before = json.loads(path.read_text(encoding="utf-8"))
+    source = {key: before[key] for key in ("date", "commit", "device")}
+    sources = before.get("earlier_rows", {})
+    rows = before["rows"].items()
+    return {name: (sources.get(name, source), row) for name, row in rows if name not in new}
+
+
+def publish_table(folder: Path, commit: str, into: str) -> dict[str, str]:
+    """Numbers into results.json; tables for the page, by name."""
     told = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     asked = told["settings"]["table"]
     asked["variants"] = tuple(asked["variants"])
     settings = TableSettings(seeds=tuple(asked["seeds"]), variants=asked["variants"])
     short = cut_short(folder)
     rows = collect(folder, settings)
-    found = provenance(told, commit) | {"settings": asked, "cut_short": short, "rows": rows}
-    write(HERE / into / "results.json", found)
+    found = provenance(told, commit) | {"settings": asked, "cut_short": short}
+    if into == "variants":
+        kept = rows_of_before(HERE / into / "results.json", set(rows))
+        found["earlier_rows"] = {name: source for name, (source, _) in kept.items()}
+        rows |= {name: row for name, (_, row) in kept.items()}
+    write(HERE / into / "results.json", found | {"rows": rows})
+    tables = {into: markdown(rows).split("\n\n")[0] + "\n"}
     if into == "table":
         draw_table(HERE / into / "table.png", rows)
-    return markdown(rows).split("\n\n")[0] + "\n", definitions_markdown(rows)
+        tables["definitions"] = definitions_markdown(rows)
+    return tables
 
 
 def publish_iterations(folder: Path, commit: str) -> str:
@@ -105,10 +121,9 @@ def main() -> None:
     options = parser.parse_args()
     path = HERE / "README.md"
     page = path.read_text(encoding="utf-8")
-    text, definitions = publish_table(options.folder / "surfaces", options.commit, options.into)
-    page = replaced(page, options.into, text)
-    if options.into == "table":
-        page = replaced(page, "definitions", definitions)
+    tables = publish_table(options.folder / "surfaces", options.commit, options.into)
+    for name, text in tables.items():
+        page = replaced(page, name, text)
     if (options.folder / "iterations").exists():
         text = publish_iterations(options.folder / "iterations", options.commit)
         page = replaced(page, "iterations", text)
