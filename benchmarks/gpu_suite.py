@@ -1,6 +1,7 @@
 """All tests that need a GPU, several processes at once, and what came of them as a record.
 
     PYTHONPATH=src python3 benchmarks/gpu_suite.py benchmarks/results/gpu_suite_h200.json
+    PYTHONPATH=src python3 benchmarks/gpu_suite.py out/part.json --files tests/gpu
 
 Nearly all of their time goes into compiling kernels, so processes that share the GPU do not wait
 for each other.
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
@@ -32,10 +34,10 @@ FILES = (
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore")
 
 
-def collect() -> list[str]:
+def collect(files: Sequence[str]) -> list[str]:
     """The names of all tests that touch the GPU."""
     listed = subprocess.run(
-        [*PYTEST, "--collect-only", *FILES, "-k", "triton or cuda"],
+        [*PYTEST, "--collect-only", *files, "-k", "triton or cuda"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     names = [line for line in listed.stdout.splitlines() if "::" in line]
@@ -71,12 +73,13 @@ def outcomes(report: Path) -> list[tuple[str, str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--files", nargs="+", default=FILES, help="a part of them")
     parser.add_argument("--processes", type=int, default=12)
     given = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("torch sees no GPU here")
     begin = time.perf_counter()
-    names = collect()
+    names = collect(given.files)
     # Neighbours share kernels: blocks compile less often than every twelfth test would.
     names.sort(key=lambda name: re.sub(r".*::", "", name))
     size = -(-len(names) // given.processes)
