@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from torch import Tensor
 import legato as lg
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+sys.path.append(str(Path(__file__).with_name("peers")))  # whose loops in JAX are raced here, too
 
 ENGINES = {"eager": lg.Eager(), "replayed": lg.Replayed(), "compiled": lg.Compiled()}
 
@@ -103,7 +106,7 @@ def rows(device: str, dtype: torch.dtype, quick: bool) -> dict[str, Row]:
         ),
         lg.PrimalDual(tau=tau, sigma=tau),
         put(torch.full_like(c, 1 / 3)), put(torch.tensor([0.5, 1.0])), put(bar), 100,
-        lambda: jax_potts(c, bar, tau),
+        lambda: jax_potts(c, bar),
         implicit=lg.Implicit(lg.MINRES(tol=1e-4)),
     )  # fmt: skip
     return found
@@ -113,77 +116,41 @@ def rows(device: str, dtype: torch.dtype, quick: bool) -> dict[str, Row]:
 
 
 def jax_fista(A: Tensor, b: Tensor, theta: Any, step: Any, bar: Tensor, kind: str) -> Any:
-    import jax
     import jax.numpy as jnp
+    from contestants import jax_side
 
-    def array(t: Any) -> Any:
-        return jnp.asarray(t.numpy() if isinstance(t, Tensor) else t, jnp.float32)
-
-    A, bar, step, theta, data = array(A), array(bar), array(step), array(theta), array(b)
-
-    def prox(h: Any, w: Any) -> Any:
-        if kind == "lasso":
-            return jnp.sign(h) * jnp.maximum(jnp.abs(h) - step * w, 0)
-        return jnp.maximum(h, 0) if kind == "nnls" else _onto_simplex(jnp, h)
+    A, bar, step, theta, data = (_for_jax(t) for t in (A, bar, step, theta, b))
+    start = jnp.full_like(bar, 1 / bar.shape[-1] if kind == "simplex" else 0.0)
 
     def x(w: Any) -> Any:
         y = data if kind == "lasso" else w
+        return jax_side.fista(A, y, step, jax_side.prox(kind, step, w), start, 200)
 
-        def body(state: Any, _: None) -> Any:
-            x, before, t = state
-            following = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
-            ahead = x + (t - 1) / following * (x - before)
-            r = jnp.einsum("...mk,...k->...m", A, ahead) - y
-            h = ahead - step * jnp.einsum("...mk,...m->...k", A, r)
-            return (prox(h, w), x, following), None
-
-        start = jnp.full_like(bar, 1 / bar.shape[-1] if kind == "simplex" else 0.0)
-        return jax.lax.scan(body, (start, start, jnp.float32(1)), None, 200)[0][0]
-
-    forward = jax.jit(x)
-    both = jax.jit(jax.grad(lambda w: (x(w) * bar).sum()))
-    return (
-        lambda: jax.block_until_ready(forward(theta)),
-        lambda: jax.block_until_ready(both(theta)),
-    )
+    return _jax_tasks(x, theta, bar)
 
 
-def jax_potts(cost: Tensor, bar: Tensor, tau: float) -> Any:
-    import jax
+def jax_potts(cost: Tensor, bar: Tensor) -> Any:
+    from contestants import jax_side
+
+    step, start = jax_side.primal_dual("potts", {"cost": _for_jax(cost)})
+    theta = _for_jax([0.5, 1.0])
+    return _jax_tasks(lambda w: jax_side.iterated(step, start, w, 100), theta, _for_jax(bar))
+
+
+def _for_jax(t: Any) -> Any:
     import jax.numpy as jnp
 
-    c, cotangent = jnp.asarray(cost.numpy(), jnp.float32), jnp.asarray(bar.numpy(), jnp.float32)
-    theta = jnp.array([0.5, 1.0], jnp.float32)
+    return jnp.asarray(t.numpy() if isinstance(t, Tensor) else t, jnp.float32)
 
-    def gradient(u: Any) -> Any:
-        down = jnp.pad(u[:, 1:] - u[:, :-1], ((0, 0), (0, 1), (0, 0)))
-        return jnp.stack((down, jnp.pad(u[..., 1:] - u[..., :-1], ((0, 0), (0, 0), (0, 1)))), 0)
 
-    def x(w: Any) -> Any:
-        def body(state: Any, _: None) -> Any:
-            u, p = state
-            (pull,) = jax.linear_transpose(gradient, u)(p)
-            h = (u - tau * (pull + w[1] * c)) / (1 + tau)
-            new = jnp.moveaxis(_onto_simplex(jnp, jnp.moveaxis(h, 0, -1)), -1, 0)
-            p = jnp.clip(p + tau * gradient(2 * new - u), -w[0], w[0])
-            return (new, p), None
+def _jax_tasks(x: Callable[[Any], Any], theta: Any, bar: Any) -> tuple[Task, Task]:
+    import jax
 
-        start = jnp.full_like(c, 1 / 3)
-        return jax.lax.scan(body, (start, jnp.zeros_like(gradient(start))), None, 100)[0][0]
-
-    forward, both = jax.jit(x), jax.jit(jax.grad(lambda w: (x(w) * cotangent).sum()))
+    forward, both = jax.jit(x), jax.jit(jax.grad(lambda w: (x(w) * bar).sum()))
     return (
         lambda: jax.block_until_ready(forward(theta)),
         lambda: jax.block_until_ready(both(theta)),
     )
-
-
-def _onto_simplex(jnp: Any, h: Any) -> Any:
-    ordered = jnp.flip(jnp.sort(h, -1), -1)
-    counts = jnp.arange(1, h.shape[-1] + 1)
-    thresholds = (jnp.cumsum(ordered, -1) - 1) / counts
-    last = (ordered > thresholds).sum(-1, keepdims=True) - 1
-    return jnp.maximum(h - jnp.take_along_axis(thresholds, last, -1), 0)
 
 
 # --- the measurement -----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from contract import flat
 
 
 def memory(field: str) -> float:
@@ -40,7 +41,7 @@ def forget_peak() -> None:
 
 def relative_error(found: Any, true: Any) -> float:
     """‖found − true‖/‖true‖ over all entries; infinite where a value is not a number."""
-    found, true = np.ravel(np.asarray(found, float)), np.ravel(true)
+    found, true = flat(found), np.ravel(true)
     if found.shape != true.shape:
         raise ValueError(f"{found.shape[0]} entries where {true.shape[0]} were expected")
     error = float(np.linalg.norm(found - true) / np.linalg.norm(true))
@@ -87,10 +88,10 @@ def race(problem: str, library: str, method: str, data: dict[str, Any], seconds:
             x, gradient = made.gradient()
             row["first_s"] = time.perf_counter() - begin
             row["gradient_error"] = relative_error(gradient, data["gradient"])
-            flat = np.ravel(gradient)
-            row["gradient_is_zero"] = bool(np.all(flat == 0))
-            if flat.size <= 4:
-                row["gradient"] = flat.tolist()
+            numbers = flat(gradient)
+            row["gradient_is_zero"] = bool(np.all(numbers == 0))
+            if numbers.size <= 4:
+                row["gradient"] = numbers.tolist()
         row["solution_error"] = relative_error(x, data["x"])
         row["peak_MiB"] = memory("VmHWM") - before
         said += [f"{w.category.__name__}: {w.message}" for w in caught]

@@ -77,7 +77,7 @@ class _Passed(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         with torch.enable_grad():
             (gradient,) = torch.autograd.grad(ctx.found, ctx.weight, cotangent)
-        return gradient.double().reshape(1), None, None
+        return gradient.to(cotangent.dtype).reshape(1), None, None
 
 
 METHODS: Methods = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -118,6 +119,41 @@ def _potts(problem: str, gradient: Any, stop: lg.Stop):  # type: ignore[no-untyp
     return _with(problem, prepare)
 
 
+def _iterated(problem: str, iterations: int):  # type: ignore[no-untyped-def]
+    """Accelerated proximal gradients with a step that is computed once, as in ``jax_scan``."""
+
+    def build(data: Data) -> Contestant:
+        A = torch.as_tensor(data["X" if problem == "lasso" else "A"])
+        step: Any = 1 / torch.linalg.matrix_norm(A.double(), 2).square()
+        step = float(step) if problem == "lasso" else step[:, None].to(A.dtype)
+        algorithm = lg.ForwardBackward(step, inertia=lg.Nesterov())
+        how: tuple[Any, ...] = lg.Unroll(), lg.Stop(iterations)
+        if problem == "lasso":
+            return _regression(problem, *how, algorithm=algorithm)(data)
+        return _batched(problem, lg.Euclidean(), *how, algorithm=algorithm)(data)
+
+    return build
+
+
+def _by(engine: lg.Engine, build: Callable[[Data], Contestant]) -> Callable[[Data], Contestant]:
+    """The same method, its iterations replayed or compiled."""
+
+    def built(data: Data) -> Contestant:
+        made = build(data)
+
+        def solve() -> Any:
+            with engine:
+                return made.solve()
+
+        def gradient() -> Any:
+            with engine:
+                return made.gradient()  # type: ignore[misc]
+
+        return replace(made, solve=solve, gradient=gradient)
+
+    return built
+
+
 def _tolerance(tol: float, iterations: int = 5000) -> tuple[lg.Implicit, lg.Stop]:
     """The same tolerance for the solve and for its adjoint; the residual is read now and then."""
     return lg.Implicit(lg.CG(tol=tol)), lg.Stop(iterations, tol=tol, every=5)
@@ -207,3 +243,20 @@ METHODS: Methods = {
         **_few("potts256"),
     },
 }
+
+for _problem in ("lasso", "simplex_least_squares", "nnls"):
+    METHODS[_problem]["Unroll, 200 iterations"] = _iterated(_problem, 200)
+METHODS["potts256"]["Implicit, 300 iterations, tol 1e-4"] = _potts(
+    "potts256", lg.Implicit(lg.BiCGStab(tol=1e-4)), lg.Stop(300)
+)
+_ENGINES = {"replayed": lg.Replayed(), "compiled": lg.Compiled()}
+for _problem in ("tv2d", "tv2d_isotropic"):
+    METHODS[_problem]["TotalVariation, Unroll 300"] = _total_variation(_problem, 300, lg.Unroll())
+for _methods in METHODS.values():
+    _methods.update(
+        {
+            f"{method}, {name}": _by(engine, build)
+            for method, build in _methods.items()
+            for name, engine in _ENGINES.items()
+        }
+    )

@@ -14,7 +14,8 @@ Solver = Callable[..., Tensor]
 
 
 def tensors(data: Data) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.copy()) for name, array in data.items()}
+    """Where the data lie: arrays become tensors of the host, tensors stay on their device."""
+    return {name: torch.as_tensor(array).clone() for name, array in data.items()}
 
 
 def loss(problem: str, t: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -37,14 +38,13 @@ def contestant(
 
     def solution() -> Any:
         with torch.no_grad():
-            return solve(*(t[name] for name in names)).numpy()
+            return solve(*(t[name] for name in names))
 
     def gradient() -> tuple[Any, Any]:
         leaves = [t[name].clone().requires_grad_() for name in names]
         x = solve(*leaves)
         loss(problem, t, x).backward()
-        flat = torch.cat([leaf.grad.flatten() for leaf in leaves])
-        return x.detach().numpy(), flat.numpy()
+        return x.detach(), [leaf.grad for leaf in leaves]
 
     return Contestant(solution, gradient, note, tells)
 
@@ -76,7 +76,7 @@ def project_simplex(v: Tensor, dim: int) -> Tensor:
     excess = ordered.cumsum(dim) - 1
     shape = [1] * v.ndim
     shape[dim] = -1
-    rank = torch.arange(1, v.shape[dim] + 1, dtype=v.dtype).reshape(shape)
+    rank = torch.arange(1, v.shape[dim] + 1, dtype=v.dtype, device=v.device).reshape(shape)
     size = (ordered * rank > excess).sum(dim, keepdim=True)
     return (v - excess.gather(dim, size - 1) / size).clamp(min=0)
 
