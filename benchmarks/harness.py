@@ -83,27 +83,39 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def warm_up(task: Task, device: str) -> None:
-    """The first call compiles; on a GPU the second captures, and the third is the first replay."""
+def warm_up(task: Task, device: str, seconds: float = math.inf) -> None:
+    """The first call compiles; on a GPU the second captures, and the third is the first replay.
+
+    No call begins after so many ``seconds``.
+    """
+    end = time.perf_counter() + seconds
     for _ in range(3 if device == "cuda" else 1):
         task()
+        if time.perf_counter() > end:
+            break
 
 
 def take_turns(
-    tasks: Mapping[str, Task], rounds: int, device: str = "cpu", rest: float = 0.0
+    tasks: Mapping[str, Task],
+    rounds: int,
+    device: str = "cpu",
+    rest: float = 0.0,
+    seconds: float = math.inf,
 ) -> dict[str, Times]:
     """Each task once a round, so that a change of the machine's mood meets all of them.
 
     ``rest`` is a pause in seconds before each: threads of the task before may still spin on cores
-    that the next one needs.
+    that the next one needs. A task that has been measured for so many ``seconds`` sits out the
+    rounds that are left.
     """
     for task in tasks.values():
-        warm_up(task, device)
+        warm_up(task, device, seconds)
     times = {name: Times() for name in tasks}
     for _ in range(rounds):
         for name, task in tasks.items():
-            time.sleep(rest)
-            times[name].measure(task, device)
+            if sum(times[name].wall) < 1e3 * seconds:
+                time.sleep(rest)
+                times[name].measure(task, device)
     return times
 
 

@@ -1,11 +1,13 @@
 """The race against peers: its runner, its truth, its verdicts, and the committed results."""
 
 import importlib
+import importlib.util
 import json
 import math
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +253,165 @@ def test_every_problem_has_a_row_of_legato_with_a_gradient(committed):
 
 def test_the_page_is_made_from_the_results(module, committed):
     assert (RESULTS / "peers.md").read_text() == module("report").markdown(committed)
+
+
+# --- the race on a GPU ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(module, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return module("gpu")
+
+
+def test_the_rows_of_the_gpu_are_of_problems_and_methods_that_exist(module):
+    rows, methods = module("rows"), module("contestants.legato").METHODS
+    for problem, libraries in rows.GPU.items():
+        assert "legato" in libraries
+        if problem.startswith("programs"):
+            continue
+        assert problem in rows.TABLE
+        assert set(libraries["legato"]) <= set(methods[problem])
+
+
+def test_an_engine_changes_how_a_contestant_runs_and_not_what_it_finds(module):
+    methods = module("contestants.legato").METHODS["lasso"]
+    rng = np.random.default_rng(0)
+    data = {"X": rng.standard_normal((8, 12)), "y": rng.standard_normal(8)}
+    data |= {"V": rng.standard_normal((4, 12)), "v": rng.standard_normal(4), "theta": np.ones(1)}
+    flat = module("contract").flat
+    plain, replayed = (
+        methods["Unroll, 200 iterations" + engine](data).gradient() for engine in ("", ", replayed")
+    )
+    for one, other in zip(plain, replayed, strict=True):
+        assert flat(one) == pytest.approx(flat(other), rel=1e-12)
+        assert np.abs(flat(one)).max() > 0.01
+
+
+def test_the_truth_of_a_program_is_that_of_scipy_and_of_differences(gpu):
+    from scipy.optimize import minimize
+
+    programs = gpu.programs
+    data = programs.make(3, 4, 5, "cpu")
+    Q, c, G, h, w = data
+    active = programs.legato(data, True)[0].z > 0
+    assert 0 < int(active.sum()) < active.numel()
+    x, z, in_c = programs.exact(data, active)
+    assert programs.kkt(data, x, z) < 1e-13
+    assert programs.kkt(data, *programs.exact(data, ~active)[:2]) > 1e-3
+    for k in range(3):
+        q, a, g, b = (t[k].numpy() for t in (Q, c, G, h))
+        found = minimize(
+            lambda v, q=q, a=a: 0.5 * v @ q @ v + a @ v, np.zeros(4), method="SLSQP", tol=1e-14,
+            jac=lambda v, q=q, a=a: q @ v + a,
+            constraints={
+                "type": "ineq", "fun": lambda v, g=g, b=b: b - g @ v, "jac": lambda _, g=g: -g,
+            },
+        )  # fmt: skip
+        assert x[k].numpy() == pytest.approx(found.x, abs=1e-6)
+    moved, step = c.clone(), 1e-5
+    moved[:, 2] += step
+    slope = ((programs.exact((Q, moved, G, h, w), active)[0] - x) * w).sum(-1) / step
+    assert in_c[:, 2].numpy() == pytest.approx(slope.numpy(), rel=1e-6, abs=1e-9)
+
+
+def test_a_problem_is_raced_and_who_is_not_there_says_so(tmp_path):
+    """From the start of its process to its times, as on a GPU."""
+    problem = "programs 1024 × (20, 30)"
+    done = subprocess.run(
+        [
+            sys.executable, str(PEERS / "gpu.py"), "--device", "cpu", "--quick", "--seconds", "300",
+            "--problem", problem,
+        ],
+        input="go\n", capture_output=True, text=True, check=True, timeout=280,
+    )  # fmt: skip
+    news = [json.loads(line) for line in done.stdout.splitlines()]
+    assert news[0]["about"]["uncertainty"] < 1e-12
+    told = {line["row"]["library"]: line["row"] for line in news if "row" in line}
+    own = told["legato"]
+    assert max(own["gradient_error"], own["solution_error"]) < 1e-12
+    assert min(own["forward_s"], own["both_s"], own["first_s"]) > 0
+    for library in ("qpax", "qpth"):
+        if importlib.util.find_spec(library) is None:
+            assert told[library]["failed"].startswith("ModuleNotFoundError")
+
+
+def test_a_contestant_that_breaks_or_lingers_costs_nobody_else(gpu, module):
+    import torch
+
+    Contestant = module("contract").Contestant
+
+    def breaks():
+        raise torch.OutOfMemoryError("too little memory")
+
+    fine = Contestant(lambda: 1.0, lambda: (1.0, 1.0))
+    raced = [({}, fine), ({}, Contestant(breaks, breaks))]
+    gpu.time_all(raced, "cpu")
+    assert raced[0][0]["both_s"] > 0
+    assert raced[0][0]["runs"] == gpu.ROUNDS
+    assert raced[1][0]["failed"] == "OutOfMemoryError: too little memory"
+
+    def lingers():
+        time.sleep(60)
+
+    setting = gpu.Setting("programs", "cpu", time.time() + 100, 1.0, True)
+    entry = gpu.Entry("slow", "m", lambda: Contestant(lingers, lingers), lambda found: {})
+    row, made = gpu.prepare(entry, setting)
+    assert made is None
+    assert row["failed"].startswith("TimeoutError: no result within")
+
+
+def test_a_task_that_has_had_its_time_sits_out(gpu):
+    calls = []
+    times = gpu.take_turns(
+        {"slow": lambda: time.sleep(0.02), "quick": lambda: calls.append(1)}, 5, seconds=0.03
+    )
+    assert len(times["slow"].wall) == 2
+    assert len(times["quick"].wall) == 5
+
+
+@pytest.fixture(scope="module")
+def committed_gpu():
+    path = RESULTS / "peers_h200.json"
+    if not path.exists():
+        pytest.skip("no committed result of the race on a GPU")
+    return json.loads(path.read_text())
+
+
+def test_the_committed_rows_of_the_gpu_are_those_of_the_table(module, committed_gpu):
+    for field in ("date", "commit", "device", "versions", "problems", "rows"):
+        assert committed_gpu[field]
+    found = {(r["problem"], r["library"], r["method"]): r for r in committed_gpu["rows"]}
+    assert len(found) == len(committed_gpu["rows"])
+    table = {
+        (problem, library, method)
+        for problem, libraries in module("rows").GPU.items()
+        for library, methods in libraries.items()
+        for method in methods
+    }
+    assert set(found) == table
+    for r in found.values():
+        assert r.get("failed", "").strip() or min(r["forward_s"], r["both_s"], r["first_s"]) > 0
+
+
+def test_the_page_of_the_gpu_is_made_from_its_results(module, committed_gpu):
+    assert (RESULTS / "peers_h200.md").read_text() == module("report").gpu_markdown(committed_gpu)
+
+
+def test_the_page_of_the_gpu_has_errors_beside_times(module):
+    own, other = row("legato", 1e-6, 0.01), row("other", 1e-3, 0.5)
+    for r in (own, other):
+        del r["peak_MiB"]
+    about = {
+        "title": "P", "energy": "E", "loss": "L", "truth": "T", "precision": "float32",
+        "uncertainty": 1e-9,
+    }  # fmt: skip
+    data = {
+        "date": "2026-11-20", "commit": "c" * 40, "device": "a GPU", "versions": {"torch": "2"},
+        "problems": {"p": about}, "rows": [own, other, {**other, "failed": "no | memory"}],
+    }  # fmt: skip
+    page = module("report").gpu_markdown(data)
+    assert "| legato | m |  | 1.0e-06 | 1.0e-06 | 5 ms | 5 ms | 10 ms |\n" in page
+    assert "| other | m | no \\| memory | — | — | — | — | — |\n" in page
+    assert "float32" in page
+    assert "MiB" not in page

@@ -1,8 +1,9 @@
-"""The race's table and pictures, made from its JSON and from nothing else.
+"""The tables and pictures of the races, made from their JSON and from nothing else.
 
     python benchmarks/peers/report.py
 
-Writes peers.md, peers_error_time.png and peers_memory.png beside benchmarks/results/peers_cpu.json.
+Writes peers.md, peers_error_time.png and peers_memory.png beside benchmarks/results/peers_cpu.json,
+and peers_h200.md beside peers_h200.json.
 """
 
 from __future__ import annotations
@@ -84,22 +85,25 @@ def says(row: Row) -> str:
 
 
 def table(rows: list[Row]) -> list[str]:
+    memory = any("peak_MiB" in row for row in rows)
     lines = [
-        "| library | method | says | error of ∇ | error of x | forward | backward | first | MiB |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+        "| library | method | says | error of ∇ | error of x | forward | backward | first |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
+    if memory:
+        lines = [lines[0] + " MiB |", lines[1] + "---:|"]
     for row in rows:
         name = f"| {row['library']} | {row['method']} "
         if "failed" in row:
             reason = row["failed"].replace("|", "\\|")[:200]
-            lines.append(f"{name}| {reason} | — | — | — | — | — | — |")
+            lines.append(f"{name}| {reason} | — | — | — | — | — |" + " — |" * memory)
             continue
         note = row["note"] if row["note"] == "solution only" else says(row)
         lines.append(
             f"{name}| {note} | {number(row.get('gradient_error'))} | "
             f"{number(row['solution_error'])} | {seconds(row['forward_s'])} | "
-            f"{seconds(row.get('backward_s'))} | {seconds(row['first_s'])} | "
-            f"{row['peak_MiB']:.0f} |"
+            f"{seconds(row.get('backward_s'))} | {seconds(row['first_s'])} |"
+            + (f" {row['peak_MiB']:.0f} |" if memory else "")
         )
     return lines
 
@@ -186,20 +190,19 @@ def _title(data: dict[str, Any], row: Row) -> str:
     return str(data["problems"][row["problem"]]["title"])
 
 
+def versions(data: dict[str, Any]) -> str:
+    found = sorted({(r["library"], r["version"]) for r in data["rows"] if "version" in r})
+    return ", ".join(f"{library} {version}" for library, version in found)
+
+
 def markdown(data: dict[str, Any]) -> str:
     """The whole page."""
-    version = ", ".join(
-        f"{library} {found}"
-        for library, found in sorted(
-            {(r["library"], r["version"]) for r in data["rows"] if "version" in r}
-        )
-    )
     load = max((r.get("load", 0.0) for r in data["rows"]), default=0.0)
     lines = [
         "# The race",
         "",
         f"{data['date'][:10]}, commit `{str(data['commit'])[:10]}`, {data['device']}, one thread; "
-        f"highest load average {load:.1f}. {version}.",
+        f"highest load average {load:.1f}. {versions(data)}.",
         "",
         "Errors are relative. *Forward* solves; *backward* is what solving and differentiating "
         "takes beyond that; both are medians of wall time. *First* is the first call with "
@@ -211,20 +214,51 @@ def markdown(data: dict[str, Any]) -> str:
         "", "## What was suspected, and what the race found", "",
         "Trials before the race suggested four faults of other libraries. What became of them, "
         "with the error of the gradient on each problem:",
-        "", *claims(data),
+        "", *claims(data), *sections(data),
     ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def gpu_markdown(data: dict[str, Any]) -> str:
+    """The page of the race on a GPU."""
+    lines = [
+        "# The race on a GPU",
+        "",
+        f"{data['date'][:10]}, commit `{str(data['commit'])[:10]}`, {data['device']}. torch "
+        f"{data['versions']['torch']}, {versions(data)}.",
+        "",
+        "Errors are relative to the truth in float64, which a problem's data in float32 move by "
+        "their rounding; *jax_scan* is the loop written by hand in JAX. *Forward* solves; "
+        "*backward* is what solving and differentiating takes beyond that; both are medians of "
+        "wall time, all contestants' calls in turns. *First* is the first call with everything "
+        "it sets up or compiles, while the other problems' contestants compiled, too. *Says* is "
+        "the first warning; **nothing** marks a gradient that is more than 1 % off and delivered "
+        "in silence.",
+        *sections(data, "###"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def sections(data: dict[str, Any], level: str = "##") -> list[str]:
+    """A table and a verdict for each problem."""
+    lines: list[str] = []
     for name, problem in data["problems"].items():
         rows = [r for r in data["rows"] if r["problem"] == name]
         if not rows:
             continue
         known = number(problem.get("uncertainty"))
         lines += [
-            "", f"## {problem['title']}", "",
-            f"min {problem['energy']}, loss {problem['loss']}. Truth: {problem['truth']}; "
+            "", f"{level} {problem['title']}", "",
+            f"min {problem['energy']}, loss {problem['loss']}{_precision(problem)}. "
+            f"Truth: {problem['truth']}; "
             f"consistent to {known}. Verdict: {summary(name, data)}",
             "", *table(rows),
         ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _precision(problem: dict[str, Any]) -> str:
+    return f", {problem['precision']}" if "precision" in problem else ""
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -308,6 +342,7 @@ def plot_memory(data: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS / "peers_cpu.json")
+    parser.add_argument("--gpu", type=Path, default=RESULTS / "peers_h200.json")
     parser.add_argument("--folder", type=Path, default=RESULTS)
     given = parser.parse_args()
     data = json.loads(given.results.read_text())
@@ -315,8 +350,13 @@ def main() -> None:
     (given.folder / "peers.md").write_text(markdown(data))
     plot_error_time(data, given.folder / "peers_error_time.png")
     plot_memory(data, given.folder / "peers_memory.png")
-    for name in data["problems"]:
-        print(f"{name}: {summary(name, data)}")
+    raced = [data]
+    if given.gpu.exists():
+        raced.append(json.loads(given.gpu.read_text()))
+        (given.folder / "peers_h200.md").write_text(gpu_markdown(raced[-1]))
+    for found in raced:
+        for name in found["problems"]:
+            print(f"{name}: {summary(name, found)}")
 
 
 if __name__ == "__main__":

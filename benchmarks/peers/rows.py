@@ -1,4 +1,4 @@
-"""All rows of the race: problem, library, method, and the CPU seconds a row may take."""
+"""All rows of the races: problem, library, method, and the CPU seconds a row may take."""
 
 from __future__ import annotations
 
@@ -155,6 +155,88 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "torchopt": _LBFGS,
     },
 }
+
+_ITERATED = "Unroll, 200 iterations, compiled"
+_SCANS = ("200 iterations", "200 iterations, float32 products")
+_EQUILIBRIA = ("default (Jacobian-free)", "ift, otherwise default")
+
+
+def _single(iterations: int) -> tuple[str, ...]:
+    return (
+        "FixedPointIteration, default",
+        f"FixedPointIteration, {iterations} iterations, CG 1e-5",
+    )
+
+
+_PROGRAMS: dict[str, tuple[str, ...]] = {
+    "legato": ("QuadraticProgram",),
+    "qpax": ("solve_qp_primal, tol 1e-8",),
+    "qpth": ("QPFunction",),
+}
+
+_VARIATION = (
+    "TotalVariation, Unroll 300",
+    "TotalVariation, Unroll 2000",
+    "TotalVariation, Implicit 1000",
+)
+
+GPU: dict[str, dict[str, tuple[str, ...]]] = {
+    "lasso": {
+        "legato": (
+            _ITERATED,
+            "Implicit, tol 1e-4, compiled",
+            "Newton, OneStep, tol 1e-6",
+        ),
+        "jax_scan": _SCANS,
+        "jaxopt": ("ProximalGradient implicit, default", "ProximalGradient implicit, tol 1e-5"),
+    },
+    "nnls": {
+        "legato": (
+            _ITERATED,
+            "Implicit, tol 1e-4, compiled",
+            "Newton, OneStep, tol 1e-6",
+        ),
+        "jax_scan": _SCANS,
+        "jaxopt": ("ProjectedGradient, default", "ProjectedGradient, tol 1e-5"),
+    },
+    "simplex_least_squares": {
+        "legato": (
+            _ITERATED,
+            "Implicit, tol 1e-4, replayed",
+        ),
+        "jax_scan": _SCANS,
+        "jaxopt": ("ProjectedGradient, default", "ProjectedGradient, tol 1e-5"),
+    },
+    "potts256": {
+        "legato": (
+            "Unroll, 100 iterations, compiled",
+            "Unroll, 300 iterations, compiled",
+            "Implicit, 100 iterations, tol 1e-3, replayed",
+            "Implicit, 300 iterations, tol 1e-4, replayed",
+        ),
+        "jax_scan": ("100 iterations", "300 iterations"),
+        "jaxopt": _single(500),
+        "torchdeq": (*_EQUILIBRIA, "ift, 500 and 500 iterations"),
+    },
+    "tv2d": {
+        "legato": _VARIATION,
+        "jax_scan": ("2000 iterations",),
+        "jaxopt": _single(3000),
+        "torchdeq": (*_EQUILIBRIA, "ift, 2000 and 2000 iterations"),
+    },
+    "tv2d_isotropic": {
+        "legato": _VARIATION,
+        "jax_scan": ("1000 iterations",),
+        "jaxopt": _single(1000),
+        "torchdeq": (*_EQUILIBRIA, "ift, 1000 and 1000 iterations"),
+        "deepinv": ("TVDenoiser, default", "TVDenoiser, 500 iterations"),
+    },
+    "programs 4096 × (50, 50)": _PROGRAMS,
+    "programs 512 × (200, 200)": _PROGRAMS,
+    "programs 1024 × (20, 30)": _PROGRAMS,
+    "programs 65536 × (8, 8)": _PROGRAMS,
+}
+"""The rows of the race on a GPU (gpu.py), in float32 but for the programs."""
 
 ROWS = [
     Row(problem, library, method, LIMITS.get(library, LIMIT))

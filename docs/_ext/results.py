@@ -100,23 +100,32 @@ class Picture(Directive):
         return [nodes.image(uri="/".join([".."] * depth + [self.arguments[0]]), alt=alt)]
 
 
+# What stands on the page of the race, the report it stands for, and the plots before it.
+RACES = {
+    "<!-- the report of the race -->": ("peers.md", "peers_*.png"),
+    "<!-- the report of the race on a GPU -->": ("peers_h200.md", None),
+}
+
+
 def include_race(app: Any, docname: str, source: list[str]) -> None:
-    """The page that the race's report wrote, with its plots, in place of its mark on ours."""
-    mark = "<!-- the report of the race -->"
-    if mark not in source[0]:
-        return
+    """The pages that the race's report wrote, with their plots, in place of their marks on ours."""
+    for mark, (name, pictures) in RACES.items():
+        if mark in source[0]:
+            source[0] = source[0].replace(mark, _race(app, name, pictures))
+
+
+def _race(app: Any, name: str, pictures: str | None) -> str:
     folder = ROOT / "benchmarks" / "results"
-    page = folder / "peers.md"
-    text = f"Not measured yet: `{page.relative_to(ROOT)}`."
-    if page.exists():
-        app.env.note_dependency(str(page))
-        plots = [
-            f"![The race: {plot.stem}](../benchmarks/results/{plot.name})"
-            for plot in sorted(folder.glob("peers_*.png"))
-        ]
-        report = page.read_text(encoding="utf-8").removeprefix("# The race\n")
-        text = "\n\n".join([*plots, report])
-    source[0] = source[0].replace(mark, text)
+    page = folder / name
+    if not page.exists():
+        return f"Not measured yet: `{page.relative_to(ROOT)}`."
+    app.env.note_dependency(str(page))
+    plots = [
+        f"![The race: {plot.stem}](../benchmarks/results/{plot.name})"
+        for plot in (sorted(folder.glob(pictures)) if pictures else ())
+    ]
+    _, _, report = page.read_text(encoding="utf-8").partition("\n")  # the page has its own title
+    return "\n\n".join([*plots, report])
 
 
 def _not_yet(path: Path) -> nodes.paragraph:
