@@ -351,6 +351,9 @@ class Child:
         self.hear(until)
         self.stop()
 
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
     def stop(self) -> None:
         self._process.kill()
 
@@ -373,11 +376,12 @@ def race(given: argparse.Namespace) -> None:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     log = given.out.with_suffix(".log")
     log.unlink(missing_ok=True)
-    names = [n for n in rows.GPU if not given.only or n.partition(" ")[0] in given.only]
+    names = [n for n in rows.GPU if not given.only or {n, n.split()[0]} & {*given.only}]
     children = [Child(name, given, log) for name in names]
     ready_by, end = given.began + PREPARING * given.seconds + 2, given.began + given.seconds
     ready = [child for child in children if child.hear(ready_by)]
     late = [child for child in children if child not in ready]
+    beside = any(child.lives() for child in late)
     said = ", ".join(child.problem for child in late) or "nobody"
     print(f"ready after {time.time() - given.began:.0f} s; late: {said}", flush=True)
     for child in ready + late:
@@ -385,7 +389,7 @@ def race(given: argparse.Namespace) -> None:
             child.go(end)
         child.stop()
         for row in child.result():
-            row |= {"beside_others": bool(late)} if "both_s" in row else {}
+            row |= {"beside_others": beside} if "both_s" in row else {}
             print(line(row), flush=True)
         save(given, children)
 
@@ -428,8 +432,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--peers", type=Path, help="a folder with peers that are not installed")
     parser.add_argument("--commit", help="of this source, where there is no history to ask")
-    parser.add_argument("--seconds", type=float, default=140, help="for everything")
-    parser.add_argument("--only", nargs="+", help="problems, by the first word of their names")
+    parser.add_argument("--seconds", type=float, default=300, help="for everything")
+    parser.add_argument("--only", nargs="+", help="problems, or the first words of their names")
     parser.add_argument("--quick", action="store_true", help="tiny programs, to see that it runs")
     parser.add_argument("--problem", help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, default=time.time(), help=argparse.SUPPRESS)

@@ -71,7 +71,7 @@ def seconds(value: float | None) -> str:
 
 def about_results(row: Row) -> list[str]:
     """Warnings that could be about the numbers, not about packages growing old."""
-    old = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
+    old = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "SyntaxWarning")
     return [text for text in row.get("warnings", ()) if not text.startswith(old)]
 
 
@@ -96,7 +96,8 @@ def table(rows: list[Row]) -> list[str]:
         name = f"| {row['library']} | {row['method']} "
         if "failed" in row:
             reason = row["failed"].replace("|", "\\|")[:200]
-            lines.append(f"{name}| {reason} | — | — | — | — | — |" + " — |" * memory)
+            errors = " | ".join(number(row.get(f"{of}_error")) for of in ("gradient", "solution"))
+            lines.append(f"{name}| {reason} | {errors} | — | — | — |" + " — |" * memory)
             continue
         note = row["note"] if row["note"] == "solution only" else says(row)
         lines.append(
