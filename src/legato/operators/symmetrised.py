@@ -8,6 +8,7 @@ from itertools import combinations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from legato._support.tree import Var, real_like
 from legato.errors import InputError
@@ -24,12 +25,16 @@ class SymmetrisedGradient(Operator):
 
     A field (…, 2, H, W), as :class:`Differences` makes it, becomes (…, 3, H, W): the diagonal, then
     the others, weighted so that Euclidean norms along that axis are Frobenius norms of matrices.
-    ∂_k is minus the adjoint of the forward difference, and ‖K‖ ≤ 2√(number of axes).
+    ∂_k is zero where a neighbour is missing, and w_k counts as missing at the end of axis k, where
+    differences are zero for want of one: the derivative of a constant slope is 0 up to the edges.
+    ‖K‖ ≤ 2√(number of axes).
     Reference: Bredies, Kunisch, Pock (2010), total generalised variation.
 
-    >>> w = torch.zeros(2, 3, 3)
-    >>> lg.SymmetrisedGradient()(w).shape
-    torch.Size([3, 3, 3])
+    >>> ramp = torch.tensor([[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]])
+    >>> lg.SymmetrisedGradient()(lg.Differences()(ramp)).shape
+    torch.Size([3, 2, 3])
+    >>> bool((lg.SymmetrisedGradient()(lg.Differences()(ramp)) == 0).all())
+    True
     """
 
     dims: tuple[int, ...] = (-2, -1)
@@ -55,34 +60,51 @@ class SymmetrisedGradient(Operator):
             )
         return t.unbind(self._axis)
 
-    def _backward(self, t: Tensor, dim: int) -> Tensor:
-        """−Dᵀ of the forward difference D along one axis."""
-        return -Differences((dim,)).adjoint(t.unsqueeze(dim - 1))
+    def _derivative(self, w: Tensor, own: int, along: int) -> Tensor:
+        """∂ along one axis of the component that belongs to the axis ``own``."""
+        there = w.narrow(own, 0, w.shape[own] - 1)
+        count = there.shape[along] - 1
+        if count < 1:
+            return torch.zeros_like(w)
+        change = there.narrow(along, 1, count) - there.narrow(along, 0, count)
+        return _padded(_padded(change, along, 1, 0), own, 0, 1)
 
-    def _backward_adjoint(self, t: Tensor, dim: int) -> Tensor:
-        return -Differences((dim,))(t).squeeze(dim - 1)
+    def _derivative_adjoint(self, t: Tensor, own: int, along: int) -> Tensor:
+        there = t.narrow(own, 0, t.shape[own] - 1)
+        count = there.shape[along] - 1
+        if count < 1:
+            return torch.zeros_like(t)
+        flow = there.narrow(along, 1, count)
+        return _padded(_padded(flow, along, 1, 0) - _padded(flow, along, 0, 1), own, 0, 1)
 
     def __call__(self, x: Var) -> Var:
         parts = self._components(x, len(self.dims), "")
-        rows = [self._backward(w, dim) for w, dim in zip(parts, self.dims, strict=True)]
-        for k, m in combinations(range(len(self.dims)), 2):
-            mixed = self._backward(parts[m], self.dims[k]) + self._backward(parts[k], self.dims[m])
+        fields = list(zip(parts, self.dims, strict=True))
+        rows = [self._derivative(w, dim, dim) for w, dim in fields]
+        for (w, one), (v, other) in combinations(fields, 2):
+            mixed = self._derivative(v, other, one) + self._derivative(w, one, other)
             rows.append(mixed / math.sqrt(2))
         return torch.stack(rows, self._axis)
 
     def adjoint(self, y: Var) -> Var:
         count = len(self.dims)
         rows = self._components(y, count * (count + 1) // 2, "The adjoint of ")
-        found = [self._backward_adjoint(rows[k], self.dims[k]) for k in range(count)]
+        dims = self.dims
+        found = [self._derivative_adjoint(rows[k], dims[k], dims[k]) for k in range(count)]
         for row, (k, m) in zip(rows[count:], combinations(range(count), 2), strict=True):
             half = row / math.sqrt(2)
-            found[m] = found[m] + self._backward_adjoint(half, self.dims[k])
-            found[k] = found[k] + self._backward_adjoint(half, self.dims[m])
+            found[m] = found[m] + self._derivative_adjoint(half, dims[m], dims[k])
+            found[k] = found[k] + self._derivative_adjoint(half, dims[k], dims[m])
         return torch.stack(found, self._axis)
 
     def norm(self, like: Var | None = None) -> Tensor:
         bound = 2 * math.sqrt(len(self.dims))
         return torch.tensor(bound) if like is None else real_like(like).new_full((), bound)
+
+
+def _padded(t: Tensor, dim: int, before: int, after: int) -> Tensor:
+    """t with zeros in front and behind along an axis counted from the end."""
+    return pad(t, (0, 0) * (-dim - 1) + (before, after))
 
 
 def SecondDifferences(dims: tuple[int, ...] = (-2, -1)) -> Operator:
@@ -97,6 +119,6 @@ def SecondDifferences(dims: tuple[int, ...] = (-2, -1)) -> Operator:
     >>> lg.SecondDifferences()
     SymmetrisedGradient() @ Differences()
     >>> lg.SecondDifferences((-1,))(torch.tensor([0.0, 1.0, 4.0, 9.0]))
-    tensor([[ 1.,  2.,  2., -5.]])
+    tensor([[0., 2., 2., 0.]])
     """
     return SymmetrisedGradient(dims) @ Differences(dims)
