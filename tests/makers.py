@@ -15,6 +15,7 @@ from torch import Tensor
 
 import legato as lg
 from draws import crandn, rand, randn
+from legato.nn.reconstruction.over_fields import Lifted
 from legato.operators.base import Adjoint, Scaled
 from legato.operators.base import Sum as OperatorSum
 from term_cases import TERM_CASES
@@ -147,6 +148,10 @@ def operators(dtype: torch.dtype = torch.float64) -> dict[str, OperatorCase]:
             lg.SymmetrisedGradient((-3, -2, -1)), at(3, 5, 6, 4), tight=1.2
         ),
         "SecondDifferences": OperatorCase(lg.SecondDifferences(), at(19, 21), tight=1.05),
+        "Image and field": OperatorCase(Lifted(), at(2, 3, 23, 21), tight=1.02),
+        "Image and field behind a blur": OperatorCase(
+            Lifted(lg.Blur(r(3, 4, seed=11))), at(3, 9, 8), tight=1.5
+        ),
         "Wavelet": OperatorCase(lg.Wavelet(2), at(2, 8, 12)),
         "Wavelet 1-D": OperatorCase(lg.Wavelet(3, dims=(-1,)), at(3, 16)),
         "Radon": OperatorCase(lg.Radon([0.0, 0.4, 1.3, 2.2], 8), at(2, 8, 8)),
@@ -210,6 +215,7 @@ def complex_operators() -> dict[str, OperatorCase]:
             lg.Differences(weights=crandn(2, 6, 5, seed=29)), at(6, 5), tight=2.0
         ),
         "SymmetrisedGradient": OperatorCase(lg.SymmetrisedGradient(), at(2, 9, 8), tight=1.1),
+        "Image and field": OperatorCase(Lifted(), at(2, 3, 9, 8), tight=1.1),
         "Wavelet": OperatorCase(lg.Wavelet(2), at(2, 8, 12)),
         "Radon": OperatorCase(lg.Radon([0.0, 0.4, 1.3], 6), at(6, 6)),
         "Stack": OperatorCase(lg.Stack(lg.Identity(), lg.Fourier()), at(6, 5)),

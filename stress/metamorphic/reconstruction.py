@@ -43,6 +43,7 @@ def reconstruction_subjects() -> list[Subject]:
     return [
         _subject("TV", lambda: lnn.TV(0.1), "Weight"),
         _subject("TV, λ(y)", lambda: lnn.TV(lnn.WeightMap(weight=0.1, width=4)), "WeightMap"),
+        _subject("TGV", lambda: lnn.TGV(0.1, 0.1)),
         _subject("Filters", lambda: lnn.Filters(4, size=3, weight=0.1), ridge=0.1),
         _subject(
             "ridges", lambda: lnn.ConvexRidges(4, size=3, intervals=10, reach=3.0), "ConvexSpline"

@@ -101,6 +101,10 @@ LAYERS = {
         reconstruction(layers.TV(layers.WeightMap(weight=1e-3, width=4))),
         several(1, 6, 7, seed=14),
     ),
+    "reconstruction, images and fields": (
+        reconstruction(layers.TGV(1e-3, 2e-3)),
+        several(1, 6, 7, seed=14),
+    ),
     "reconstruction, filters and a box": (
         reconstruction(layers.Filters(4, size=3, weight=1e-3), box=(0.0, 1.0)),
         several(1, 6, 7, seed=14),
@@ -195,7 +199,7 @@ def test_every_public_layer_is_held_against_this_law():
     seen = {"NonNegativeLeastSquares", "SimplexLeastSquares", "SparseCoding", "MatrixGame"}
     seen |= {"TotalVariation", "AnalysisDenoiser", "Potts", "GlobalLayer", "ContrastWeights"}
     seen |= {"Scale", "UniformWeights", "QuadraticProgram", "LinearProgram"}
-    seen |= {"Reconstruction", "TV", "Filters", "WeightMap", "Weight"}
+    seen |= {"Reconstruction", "TGV", "TV", "Filters", "WeightMap", "Weight"}
     elsewhere = {"FineFeatures", "LearnedEdges", "SoftmaxLoss"}  # torch's own convolutions, losses
     elsewhere |= {"ConvexRidges"}  # a term for each image, as Filters are
     elsewhere |= {"DeepinvPrior"}  # a regulariser's values, and Reconstruction for its prox

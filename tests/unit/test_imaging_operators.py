@@ -102,6 +102,13 @@ def test_the_symmetrised_gradient_is_its_definition(shape):
         assert K[(slice(None), *at)].tolist() == pytest.approx(true, abs=1e-14)
 
 
+def test_the_absolute_symmetrised_gradient_has_the_moduli_of_its_matrix():
+    K, basis = lg.SymmetrisedGradient(), torch.eye(24).double().reshape(24, 2, 4, 3)
+    for one, other in ((K, K.absolute()), (K.T, K.absolute().T)):
+        like = basis if one is K else torch.eye(36).double().reshape(36, 3, 4, 3)
+        torch.testing.assert_close(one(like).abs(), other(like))
+
+
 def test_second_differences_vanish_on_planes_up_to_their_edges():
     i, j = torch.meshgrid(torch.arange(6.0), torch.arange(7.0), indexing="ij")
     assert float(lg.SecondDifferences()(2 * i - 3 * j + 1).abs().max()) == 0.0

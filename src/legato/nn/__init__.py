@@ -24,6 +24,7 @@ from legato.nn.programs import (
     solve_qp,
 )
 from legato.nn.reconstruction import (
+    TGV,
     TV,
     ConvexRidges,
     ConvexSpline,
@@ -48,6 +49,7 @@ from legato.nn.total_variation import TotalVariation, TotalVariationOutput
 
 __all__ = [
     "LPGD",
+    "TGV",
     "TV",
     "AnalysisDenoiser",
     "AnalysisDenoiserOutput",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import combinations
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ class SymmetrisedGradient(Operator):
     """
 
     dims: tuple[int, ...] = (-2, -1)
+    _sign: ClassVar[int] = -1
 
     def __post_init__(self) -> None:
         require_trailing(self.dims, "SymmetrisedGradient")
@@ -66,7 +68,8 @@ class SymmetrisedGradient(Operator):
         count = there.shape[along] - 1
         if count < 1:
             return torch.zeros_like(w)
-        change = there.narrow(along, 1, count) - there.narrow(along, 0, count)
+        here, behind = there.narrow(along, 1, count), there.narrow(along, 0, count)
+        change = torch.add(here, behind, alpha=self._sign)
         return _padded(_padded(change, along, 1, 0), own, 0, 1)
 
     def _derivative_adjoint(self, t: Tensor, own: int, along: int) -> Tensor:
@@ -75,7 +78,8 @@ class SymmetrisedGradient(Operator):
         if count < 1:
             return torch.zeros_like(t)
         flow = there.narrow(along, 1, count)
-        return _padded(_padded(flow, along, 1, 0) - _padded(flow, along, 0, 1), own, 0, 1)
+        here, behind = _padded(flow, along, 1, 0), _padded(flow, along, 0, 1)
+        return _padded(torch.add(here, behind, alpha=self._sign), own, 0, 1)
 
     def __call__(self, x: Var) -> Var:
         parts = self._components(x, len(self.dims), "")
@@ -100,6 +104,15 @@ class SymmetrisedGradient(Operator):
     def norm(self, like: Var | None = None) -> Tensor:
         bound = 2 * math.sqrt(len(self.dims))
         return torch.tensor(bound) if like is None else real_like(like).new_full((), bound)
+
+    def absolute(self) -> Operator:
+        return _SymmetrisedSums(self.dims)
+
+
+class _SymmetrisedSums(SymmetrisedGradient):
+    """|K|: sums with the neighbours in place of differences."""
+
+    _sign = 1
 
 
 def _padded(t: Tensor, dim: int, before: int, after: int) -> Tensor:

@@ -3,10 +3,11 @@
 from legato.nn.reconstruction.convex_spline import ConvexSpline
 from legato.nn.reconstruction.layer import Reconstruction, ReconstructionOutput
 from legato.nn.reconstruction.prior import DeepinvPrior
-from legato.nn.reconstruction.regularisers import TV, ConvexRidges, Filters
+from legato.nn.reconstruction.regularisers import TGV, TV, ConvexRidges, Filters
 from legato.nn.reconstruction.weights import Weight, WeightMap
 
 __all__ = [
+    "TGV",
     "TV",
     "ConvexRidges",
     "ConvexSpline",

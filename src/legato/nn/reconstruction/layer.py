@@ -15,13 +15,14 @@ from legato._support.lazy import lazy
 from legato._support.precision import full_precision, out_of_autocast
 from legato._support.tree import Var, inner, sum_beyond
 from legato.algorithms import Algorithm, ForwardBackward, PrimalDual
-from legato.energy import split
 from legato.errors import InputError
 from legato.functions import Box, Composed, Function, Separable, SquaredDistance, SquaredNorm
 from legato.functions.algebra import terms_of
 from legato.gradients import GradientStrategy
 from legato.nn._solve import LayerOutput, SolverLayer
-from legato.nn.reconstruction.bounds import gap, least_singular_value
+from legato.nn.reconstruction.bounds import least_singular_value
+from legato.nn.reconstruction.over_fields import set_apart
+from legato.nn.reconstruction.posed import OverImages, posed
 from legato.nn.reconstruction.spectral import SpectralLeastSquares
 from legato.operators import Blur, Operator, as_operator
 from legato.problems import Saddle
@@ -42,6 +43,8 @@ class ReconstructionOutput(LayerOutput):
     Attributes:
         first: the image that the solve started from, and that weights were read off.
         fit, operator, ridge: the data term D, A, and the ridge of the energy.
+        posed: how image and variable of the problem belong together, which :class:`TGV` tells
+            apart: ``solution.x`` is (B, C, 3, H, W), the image and its field v.
 
     >>> layer = Reconstruction(lg.Identity(), TV(0.1), ridge=0.1, iterations=300, balance=1.0)
     >>> record = layer.solve(torch.rand(1, 1, 8, 8))
@@ -53,6 +56,17 @@ class ReconstructionOutput(LayerOutput):
     fit: Function
     operator: Operator
     ridge: float
+    posed: OverImages
+
+    @property
+    def x(self) -> Tensor:
+        """The images."""
+        return self.posed.image(self.solution.x)
+
+    @property
+    def field(self) -> Tensor | None:
+        """The field v (B, C, 2, H, W) of :class:`TGV`; None for other regularisers."""
+        return self.posed.field(self.solution.x)
 
     @lazy
     def modulus(self) -> float:
@@ -74,10 +88,10 @@ class ReconstructionOutput(LayerOutput):
         Finite where the layer has a ``box`` or a ``ridge``, or the data term is strongly convex.
         """
         y = None if self.y is None else _detached(self.y)
-        terms = terms_of(self.problem.smooth)
+        terms = terms_of(self.posed.flat.smooth)
         seen = any(isinstance(t, Composed) and t.operator is self.operator for t in terms)
         curvature = self._curvature if seen else 0.0  # else it is counted among the other terms
-        found = gap(self.problem, self.x.detach(), y, curvature)
+        found = self.posed.gap(self.solution.x.detach(), y, curvature)
         # Below rounding of the energy nothing is known: no solution is called exact.
         rounding = 8 * torch.finfo(found.dtype).eps * self.solution.objective.abs()
         return torch.maximum(found, torch.where(rounding.isfinite(), rounding, 0.0))
@@ -105,8 +119,9 @@ class Reconstruction(SolverLayer):
     Args:
         operator (Operator or Tensor): A, such as :class:`~legato.Blur`, :class:`~legato.Radon`,
             :class:`~legato.Mask` or a matrix. Batches are leading axes.
-        regulariser (Module): from a first image to the term R: :class:`TV`, :class:`Filters`,
-            :class:`ConvexRidges`, or a module of your own that returns a function.
+        regulariser (Module): from a first image to the term R: :class:`TV`, :class:`TGV`,
+            :class:`Filters`, :class:`ConvexRidges`, or a module of your own that returns a
+            function.
         data (callable): from y to D, a convex function of Ax: ``SquaredDistance``,
             ``KullbackLeibler``, or ``lambda y: lg.L2Ball(delta, dim).shifted(y)``.
             Default: ``SquaredDistance``
@@ -215,23 +230,26 @@ class Reconstruction(SolverLayer):
                     "regulariser returns a term of the image, such as L1(w) @ Differences()."
                 )
             fit = self.data(y)
-            problem = split(self._energy(fit, term))
-            algorithm = self._algorithm_for(problem, first)
-            start = first if x0 is None else x0
+            over_fields, others = set_apart(term)
+            problem = posed(self._energy(fit, others), over_fields)
+            algorithm = self._algorithm_for(problem.flat, first)
+            start = problem.start(x0, first)
             if inner is None:
-                done = self._solve(problem, algorithm, start)
+                done = self._solve(problem.problem, algorithm, start)
             else:
                 done = inner.solve(
-                    problem, algorithm, start, gradient=self.gradient, stop=self.stop
+                    problem.problem, algorithm, start, gradient=self.gradient, stop=self.stop
                 )
-            return ReconstructionOutput(problem, done, first, fit, self.operator, self.ridge)
+            return ReconstructionOutput(
+                problem.problem, done, first, fit, self.operator, self.ridge, problem
+            )
 
     def first_image(self, y: Tensor) -> Tensor:
         """Where a solve starts, and what weights are read off."""
         return least_squares(self.operator, y, _FIRST) if self.first is None else self.first(y)
 
-    def _energy(self, fit: Function, term: Function) -> Function:
-        energy = self._behind_operator(fit) + term
+    def _energy(self, fit: Function, terms: tuple[Function, ...]) -> Function:
+        energy = sum(terms, self._behind_operator(fit))
         if self.ridge > 0:
             energy = energy + SquaredNorm(self.ridge)
         return energy if self.box is None else energy + Box(*self.box)

@@ -22,12 +22,13 @@ class DeepinvPrior(nn.Module):
 
     The prox is in closed form where R has one, else by a primal–dual method, differentiable by
     ``gradient``. Weights that a network reads off an image are read off the x that is passed.
+    :class:`TGV`, itself a minimum, has a prox and no value.
 
     Default: ``iterations=100``.
 
     Args:
-        regulariser (Module): :class:`TV`, :class:`Filters`, :class:`ConvexRidges`, or one of your
-            own, as for :class:`Reconstruction`.
+        regulariser (Module): :class:`TV`, :class:`TGV`, :class:`Filters`,
+            :class:`ConvexRidges`, or one of your own, as for :class:`Reconstruction`.
         iterations (int): of a prox that has no closed form. Default: 100
         gradient (GradientStrategy, optional): how to differentiate it. Default: ``Unroll()``
 

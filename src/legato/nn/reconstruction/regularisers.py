@@ -12,6 +12,7 @@ from legato.errors import InputError
 from legato.functions import L1, Function, GroupL1
 from legato.nn.filter_bank import dct_basis, first_coefficients
 from legato.nn.reconstruction.convex_spline import ConvexSpline
+from legato.nn.reconstruction.over_fields import OverFields
 from legato.nn.reconstruction.weights import as_weight
 from legato.operators import Convolution, Differences, Operator
 
@@ -47,8 +48,8 @@ class TV(nn.Module):
         weight = self.weight(image)
         if self._is_directional(weight, image):
             weight = weight.unsqueeze(1)  # the axis of channels
-        elif weight.ndim > 1:
-            weight = weight.unsqueeze(-3)  # the axis of directions
+        else:
+            weight = _of_pixels(weight)
         penalty = GroupL1(weight, dim=-3) if self.isotropic else L1(weight)
         return penalty @ Differences()
 
@@ -56,6 +57,51 @@ class TV(nn.Module):
         """Whether λ (B, 2, H, W) has a map for each direction."""
         two = weight.ndim == 4 and weight.shape[1] == 2
         return not self.isotropic and two and image.shape[1] == 1
+
+
+class TGV(nn.Module):
+    r"""Total generalised variation of second order: slopes are free where they change little.
+
+    .. math:: R(x) = \min_v\; \sum_i λ_{1,i}\,|(∇x − v)_i| + \sum_i λ_{0,i}\,‖(Ev)_i‖_F
+
+    E is :class:`~legato.SymmetrisedGradient`. Affine images cost nothing, where :class:`TV` prefers
+    steps; for λ₀ = 0 no image costs anything. :class:`Reconstruction` finds the field v (2, H, W)
+    beside each image x, and its record holds it as ``field``.
+
+    Args:
+        weight (float, Tensor or Module): λ₁ of edges, to start from, learned as exp(·): a number,
+            a map (H, W), or a module from the first image to λ₁, such as :class:`WeightMap`.
+            Default: 0.01
+        bending (float, Tensor or Module): λ₀ of changes of slope, likewise. Default: 0.02
+
+    Shape:
+        - image: (B, C, H, W); the term is one of images of this shape
+
+    Reference: Bredies, Kunisch, Pock (2010), *Total generalized variation*.
+
+    >>> ramp = torch.linspace(0, 1, 8).expand(1, 1, 8, 8)
+    >>> record = Reconstruction(lg.Identity(), TGV(0.1, 0.2), iterations=200).solve(ramp)
+    >>> torch.testing.assert_close(record.x, ramp, atol=1e-3, rtol=0)
+    >>> record.field.shape
+    torch.Size([1, 1, 2, 8, 8])
+    """
+
+    def __init__(
+        self,
+        weight: float | Tensor | nn.Module = 0.01,
+        bending: float | Tensor | nn.Module = 0.02,
+    ) -> None:
+        super().__init__()
+        self.weight, self.bending = as_weight(weight), as_weight(bending)
+
+    def forward(self, image: Tensor) -> Function:
+        """The term R for a first image (B, C, H, W)."""
+        return OverFields(_of_pixels(self.weight(image)), _of_pixels(self.bending(image)))
+
+
+def _of_pixels(weight: Tensor) -> Tensor:
+    """Weights of pixels for the groups that stand at them: with the axis of directions."""
+    return weight.unsqueeze(-3) if weight.ndim > 1 else weight
 
 
 class Filters(nn.Module):
