@@ -183,7 +183,7 @@ def slopes_of_the_truth(w: Tensor) -> dict[str, Tensor]:
 
 
 STRATEGIES = [
-    lg.Unroll(), lg.Unroll(last=1500), lg.FixedPoint(3000), lg.Implicit(), lg.Implicit(lg.Direct()),
+    lg.Unroll(), lg.Unroll(last=1000), lg.FixedPoint(2000), lg.Implicit(), lg.Implicit(lg.Direct()),
     lg.Piggyback(),
 ]  # fmt: skip
 
@@ -195,7 +195,7 @@ def test_derivatives_are_those_of_differences_of_a_conic_solver() -> None:
     assert float(true["bending"].abs().max()) > 1e-3
     for gradient in STRATEGIES:
         prior = TGV(SLOPES, BENDS)
-        layer = layer_of(prior, gradient=gradient, iterations=3000, balance=0.3)
+        layer = layer_of(prior, gradient=gradient, iterations=2000, balance=0.3)
         (w * layer(Y[None, None])[0, 0]).sum().backward()
         for name, numbers in true.items():
             slope = getattr(prior, name).log.grad
