@@ -481,17 +481,22 @@ STEPS = {
         lg.Composite(lg.SquaredDistance(randn(2, 4, 6)) @ lg.Differences(), lg.L1(0.3)),
         randn(4, 6),
     ),
+    "saddle": (
+        lg.Saddle(lg.Differences((-1,)), lg.L1(0.3), smooth=lg.SquaredDistance(randn(6))),
+        randn(6),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_derivative_is_written_out_as_its_products_are(name):
     problem, x = STEPS[name]
-    algorithm = lg.ForwardBackward(0.01, inertia=0.0)
-    _, state = algorithm.fixed_point_map(algorithm.init(problem, x))
-    J = Linearisation(problem, algorithm, state, batch=problem.batch(x))
-    many = randn(5, *J.rows.flatten(x).shape, seed=4)
-    for product in (J.factored(), J.transposed):
+    saddle = isinstance(problem, lg.Saddle)
+    algorithm = lg.PrimalDual(0.3, 0.4) if saddle else lg.ForwardBackward(0.01, inertia=0.0)
+    plain, state = algorithm.fixed_point_map(algorithm.init(problem, x))
+    J = Linearisation(problem, plain, state, batch=problem.batch(x))
+    many = randn(5, *J.rows.flatten(state).shape, seed=4)
+    for product in filter(None, (J.factored(), J.transposed, J.scaled[0])):
         found = product.together(many)
         for v, got in zip(many, found, strict=True):
             torch.testing.assert_close(got, product(v))
