@@ -40,6 +40,7 @@ from legato.nn.segmentation import (
     GlobalLayer,
     LearnedEdges,
     Scale,
+    SimilarityWeights,
     SoftmaxLoss,
     UniformWeights,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "ReconstructionOutput",
     "Ridge",
     "Scale",
+    "SimilarityWeights",
     "SimplexLeastSquares",
     "SoftmaxLoss",
     "SparseCoding",
