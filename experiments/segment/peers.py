@@ -7,7 +7,8 @@ writes them. The dense CRF needs ``pip install pydensecrf2``; without it that ro
 method sees the same training images. Those with a few numbers get as many random draws of them,
 judged by mean IoU; ``far_potts`` has a gradient, and passes over the images that take the time of
 about as many draws. What ``--out`` holds is not computed again, so several processes can share the
-work by ``--method``; a last one without it puts all together and takes the times, in turns.
+work by ``--method``; a last one, without it or with ``--finish``, puts all together and takes the
+times, in turns.
 """
 
 from __future__ import annotations
@@ -247,6 +248,7 @@ def main() -> None:
     parser.add_argument("--classes", choices=("surfaces", "regions"), default="surfaces")
     parser.add_argument("--networks", default="0", help="seeds of the networks: 0,1,2")
     parser.add_argument("--method", action="append", help="compute these alone, and no times")
+    parser.add_argument("--finish", action="store_true", help="take times with --method as well")
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--tune-on", type=int, default=30, help="number of training images")
     parser.add_argument("--every", type=int, default=1, help="of the test images, for a trial")
@@ -276,7 +278,7 @@ def main() -> None:
             key: statistics.fmean(one[key] for one in each) for key in ("accuracy", "iou")
         } | {"each": each}
         print(f"{name:<24} accuracy {rows[name]['accuracy']:.2f}  IoU {rows[name]['iou']:.2f}")
-    if options.method:
+    if options.method and not options.finish:
         return
     test = [s for s in data.subset(parts.test) if tuple(s.labels.shape) == (240, 320)][:20]
     for name, times in timed(rows, test, coarse).items():
