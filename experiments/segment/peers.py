@@ -5,8 +5,8 @@
 ``--coarse`` files hold the first networks' logits at stride 32, named SEED/IMAGE: side_by_side.py
 writes them. The dense CRF needs ``pip install pydensecrf2``; without it that row says so. Every
 method sees the same training images. Those with a few numbers get as many random draws of them,
-judged by mean IoU; ``far_potts`` has a gradient, and passes over the images that take less time than
-as many draws. What ``--out`` holds is not computed again, so several processes can share the
+judged by mean IoU; ``far_potts`` has a gradient, and passes over the images that take less time
+than as many draws. What ``--out`` holds is not computed again, so several processes can share the
 work by ``--method``; a last one, without it or with ``--finish``, puts all together and takes the
 times, in turns.
 """
@@ -42,7 +42,7 @@ OFFSETS = tuple(offset for d in (1, 3, 9, 27) for offset in ((d, 0), (0, d)))
 """Neighbours at four distances, below and to the right, at half the resolution."""
 
 PASSES = 10
-"""Over the training images, for a method with a gradient; one takes the time of three evaluations."""
+"""Over the training images, for a method with a gradient; one takes the time of three draws."""
 
 Parameters = dict[str, Any]
 Method = Callable[[Tensor, Tensor, Parameters], Tensor]  # logits, uint8 image → labels
