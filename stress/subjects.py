@@ -232,6 +232,9 @@ def layers() -> dict[str, Subject]:
         "ContrastWeights": _layer(
             nn.ContrastWeights(), image, lambda o: o, "image"
         ),
+        "SimilarityWeights": _layer(
+            nn.SimilarityWeights(), image, lambda o: o, "image"
+        ),
     }  # fmt: skip
     return found
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import statistics
 import sys
 from pathlib import Path
@@ -12,6 +11,15 @@ import pytest
 SEGMENT = Path(__file__).parents[1] / "experiments" / "segment"
 PAPER = (SEGMENT.parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
 PAGE = (SEGMENT / "README.md").read_text(encoding="utf-8")
+
+
+def script(path):
+    """A script of the experiments as a module."""
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
 
 
 def results(name):
@@ -102,36 +110,57 @@ def test_the_iterations_are_the_result_file_s():
         assert f"{found['slopes'][name]:.3f} ms to the {name}" in PAGE
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("nothing (softmax)", "softmax"),
-        ("Gaussian blur of the softmax", "blurred softmax"),
-        ("fully connected CRF, mean field", "dense CRF"),
-        ("`Potts`, contrast weights, 100 iterations", "Potts, contrast weights"),
-    ],
-)
-def test_the_peers_are_the_result_file_s(words, name):
-    row = json.loads((SEGMENT / "peers" / "results.json").read_text(encoding="utf-8"))["rows"][name]
-    (line,) = re.findall(rf"^\| {re.escape(words)} \|(.*)\|$", PAGE, flags=re.MULTILINE)
-    expected = [f"{row['accuracy']:.2f}", f"{row['iou']:.2f}", f"{row['milliseconds']:.1f}"]
-    assert [cell.strip() for cell in line.split("|")] == expected
+def peers(name):
+    return json.loads((SEGMENT / "peers" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def test_far_neighbours_are_the_result_file_s():
-    found = json.loads((SEGMENT / "peers" / "far.json").read_text(encoding="utf-8"))
-    row, before = found["rows"]["Potts, far neighbours"], results("peers")["rows"]
-    assert f"reaches {row['accuracy']:.2f} and {row['iou']:.2f} on the logits of seed 0" in PAGE
-    assert before["Potts, contrast weights"]["iou"] < row["iou"] < before["dense CRF"]["iou"]
+@pytest.mark.parametrize("name", ["results", "regions"])
+def test_the_peers_are_the_result_file_s(name):
+    pytest.importorskip("matplotlib")
+    found = peers(name)
+    assert script(SEGMENT / "publish.py").peers_markdown(found) in PAGE
     assert (found["settings"]["draws"], found["settings"]["tune_on"]) == (40, 30)
+
+
+def test_what_the_page_says_of_the_dense_crf():
+    rows, text = peers("results")["rows"], PAGE.replace("\n", " ")
+    crf, far = rows["dense CRF"], rows["Potts, far neighbours"]
+    ious, tuned = (
+        [a[key] - b[key] for a, b in zip(far["each"], crf["each"], strict=True)]
+        for key in ("iou", "tuned_iou")
+    )
+    assert f"is ahead by {statistics.fmean(ious):.2f} points of IoU" in text
+    behind = sorted(iou for iou in ious if iou < 0)
+    assert f"by {max(ious):.2f} on one of them and behind by {-behind[0]:.2f}" in text
+    assert f"and {-behind[1]:.2f} on the others" in text
+    assert min(tuned) > 0
+    assert [one["parameters"]["iterations"] for one in crf["each"]] == [5, 10, 10]
+    assert f"takes {processor(far) / processor(crf):.2f} of the processor's time" in text
+    near = peers("contrast")["rows"]["Potts, contrast weights"]
+    assert f"it reaches {near['iou']:.2f}" in text
+    numbers = [n for value in far["each"][0]["parameters"].values() for n in flat(value)]
+    assert f"the {len(numbers)} of the last row" in text
+
+
+def test_what_the_page_says_of_eight_classes():
+    rows = peers("regions")["rows"]
+    crf, far = rows["dense CRF"], rows["Potts, far neighbours"]
+    assert f"{crf['iou']:.2f}" == f"{far['iou']:.2f}"
+    ratio = f"takes {processor(far) / processor(crf):.2f} times"
+    assert ratio in PAGE.replace("\n", " ")
+
+
+def processor(row):
+    return row["times"]["processor_least"]
+
+
+def flat(value):
+    return [n for one in value for n in flat(one)] if isinstance(value, list) else [value]
 
 
 def test_the_upper_level_is_the_result_file_s():
     folder = SEGMENT.parent / "upper_level"
-    spec = importlib.util.spec_from_file_location("upper_level_run", folder / "run.py")
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script  # dataclasses look there
-    spec.loader.exec_module(script)
+    run = script(folder / "run.py")
     found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    assert script.summary(found["rows"]) == found["summary"]
-    assert script.markdown(found["summary"]) in (folder / "README.md").read_text(encoding="utf-8")
+    assert run.summary(found["rows"]) == found["summary"]
+    assert run.markdown(found["summary"]) in (folder / "README.md").read_text(encoding="utf-8")

@@ -29,7 +29,6 @@ NO_MODEL = {
     "benchmarks/results/stress_cpu.json": "hours of CPU time; counts, no times",
     "benchmarks/results/tv_cpu.json": "wall times beside peers, which need a quiet machine",
     "experiments/denoise/results.json": "evaluated after days of training on a GPU",
-    "experiments/segment/peers/results.json": "networks that are not in the repository",
 }
 """Results of CPUs from before the model was noted, and why they were not made again."""
 

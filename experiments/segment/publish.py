@@ -1,9 +1,11 @@
-"""Bring what side_by_side.py computed home: numbers, pictures, and the tables of this page.
+"""Bring what side_by_side.py and peers.py computed home: numbers, pictures, this page's tables.
 
     python experiments/segment/publish.py FOLDER --commit COMMIT [--into table]
+    python experiments/segment/publish.py FOLDER --into peers
 
-FOLDER is what it wrote. The machine with the GPU had a copy of the source without its latest
-history: COMMIT is what was sent there. ``--into variants`` is for a run of further rows.
+FOLDER is what they wrote. The machine with the GPU had a copy of the source without its latest
+history: COMMIT is what was sent there. ``--into variants`` is for a run of further rows, and
+``--into peers-regions`` for the eight classes.
 """
 
 from __future__ import annotations
@@ -107,6 +109,37 @@ def publish_iterations(folder: Path, commit: str) -> str:
     return iterations_markdown(found)
 
 
+PEERS = {
+    "softmax": "nothing (softmax)",
+    "blurred softmax": "Gaussian blur of the softmax",
+    "dense CRF": "fully connected CRF, mean field",
+    "Potts, contrast weights": "`Potts`, contrast weights, 100 iterations",
+    "Potts, far neighbours": "`Potts`, similarity weights, far neighbours, 100 iterations",
+}
+"""What the page calls the rows of peers.py."""
+
+
+def peers_markdown(found: dict[str, Any]) -> str:
+    """The rows of peers.py: scores, milliseconds by the clock and of the processor."""
+    lines = [
+        "| after the network | accuracy | mean IoU | ms, clock | ms, processor |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, what in PEERS.items():
+        if (row := found["rows"].get(name)) is not None:
+            scores = f"{row['accuracy']:.2f} | {row['iou']:.2f}"
+            times = [f"{row['times'][kind + '_least']:.1f}" for kind in ("wall", "processor")]
+            lines.append(f"| {what} | {scores} | {' | '.join(times)} |")
+    return "\n".join(lines) + "\n"
+
+
+def publish_peers(folder: Path, into: str) -> str:
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    name = "results" if into == "peers" else into.removeprefix("peers-")
+    write(HERE / "peers" / f"{name}.json", found)
+    return peers_markdown(found)
+
+
 def write(path: Path, found: dict[str, Any]) -> None:
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -116,11 +149,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--commit", required=True)
-    parser.add_argument("--into", choices=("table", "variants"), default="table")
+    parser.add_argument("--commit", help="of what side_by_side.py ran")
+    choices = ("table", "variants", "peers", "peers-regions")
+    parser.add_argument("--into", choices=choices, default="table")
     options = parser.parse_args()
     path = HERE / "README.md"
     page = path.read_text(encoding="utf-8")
+    if options.into.startswith("peers"):
+        text = publish_peers(options.folder, options.into)
+        path.write_text(replaced(page, options.into, text), encoding="utf-8")
+        return
+    if options.commit is None:
+        parser.error("--commit is needed: what side_by_side.py ran")
     tables = publish_table(options.folder / "surfaces", options.commit, options.into)
     for name, text in tables.items():
         page = replaced(page, name, text)

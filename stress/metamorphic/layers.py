@@ -301,6 +301,8 @@ def _segmentation() -> list[Subject]:
         one("ContrastWeights", lambda: lnn.ContrastWeights(), picture, _call("image"), **pictures),
         one("ContrastWeights, eight", lambda: lnn.ContrastWeights(neighbours=8), picture,
             _call("image"), **pictures),
+        one("SimilarityWeights", lambda: lnn.SimilarityWeights(neighbours=8), picture,
+            _call("image"), **pictures),
         one("UniformWeights", lambda: lnn.UniformWeights(0.5), picture, _call("image")),
         one("FineFeatures", lambda: lnn.FineFeatures((2,), hidden=3),
             lambda n: {k: v for k, v in scene(n).items() if k != "logits"}, run_edges, **two),

@@ -119,6 +119,10 @@ LAYERS = {
         several(3, 5, 6, seed=9),
     ),
     "contrast weights": (layers.ContrastWeights().double(), several(3, 5, 6, seed=10)),
+    "similarity weights": (
+        layers.SimilarityWeights(neighbours=8).double(),
+        several(3, 5, 6, seed=12),
+    ),
     "scale": (layers.Scale().double(), several(3, 5, 6, seed=11)),
 }
 
@@ -198,7 +202,7 @@ def test_every_public_layer_is_held_against_this_law():
     ours = {n for n in ours if issubclass(getattr(layers, n), torch.nn.Module)}
     seen = {"NonNegativeLeastSquares", "SimplexLeastSquares", "SparseCoding", "MatrixGame"}
     seen |= {"TotalVariation", "AnalysisDenoiser", "Potts", "GlobalLayer", "ContrastWeights"}
-    seen |= {"Scale", "UniformWeights", "QuadraticProgram", "LinearProgram"}
+    seen |= {"Scale", "UniformWeights", "QuadraticProgram", "LinearProgram", "SimilarityWeights"}
     seen |= {"Reconstruction", "TGV", "TV", "Filters", "WeightMap", "Weight"}
     elsewhere = {"FineFeatures", "LearnedEdges", "SoftmaxLoss"}  # torch's own convolutions, losses
     elsewhere |= {"ConvexRidges"}  # a term for each image, as Filters are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from legato.nn import (
     Potts,
     PottsState,
     Scale,
+    SimilarityWeights,
 )
 from legato.nn.fused import choice
 from legato.nn.potts import layer as potts_layer
@@ -313,6 +315,30 @@ def test_contrast_weights(options: dict[str, float]) -> None:
 def test_contrast_of_an_image() -> None:
     with raises(errors.InputError, "image", r"\(3, 4, 5\)"):
         ContrastWeights()(torch.zeros(3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"channels": 0}, {"beta": 0.0}, {"beta": math.nan}, {"width": -1.0}, {"width": math.inf},
+        {"epsilon": 0.0}, {"epsilon": 1.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_similarity_weights(options: dict[str, Any]) -> None:
+    with raises(errors.InputError, "beta and width > 0"):
+        SimilarityWeights(**options)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 4, 4, 5), (1, 3, 4, 5, 6)])
+def test_similarity_in_an_image(shape: tuple[int, ...]) -> None:
+    with raises(errors.InputError, "image", r"\(B, 3, H, W\)", "channels"):
+        SimilarityWeights()(torch.zeros(shape))
+
+
+def test_similarity_knows_no_such_neighbours() -> None:
+    with raises(errors.InputError, "neighbourhood of 6"):
+        SimilarityWeights(neighbours=6)
 
 
 @pytest.mark.parametrize("options", [{"iterations": 0}, {"tau": 0.0}])

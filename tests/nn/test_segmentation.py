@@ -18,6 +18,7 @@ from legato.nn import (
     LearnedEdges,
     Potts,
     Scale,
+    SimilarityWeights,
     SoftmaxLoss,
     UniformWeights,
 )
@@ -156,6 +157,50 @@ def test_contrast_weights_fit_the_layer(neighbours: int) -> None:
         assert float(gradient) != 0
 
 
+@pytest.mark.parametrize(("shape", "neighbours"), [((4, 5), 4), ((4, 5), 8), ((5, 6), FAR)])
+def test_similarity_weights_by_hand(shape: tuple[int, ...], neighbours: Neighbours) -> None:
+    """Each direction has its strength and width, and C decides which colours are far apart."""
+    image, mixing = randn(2, 3, *shape), randn(3, 3, seed=1)
+    layer = SimilarityWeights(epsilon=0.2, neighbours=neighbours).double()
+    directions = offsets(2, neighbours)
+    with torch.no_grad():
+        layer.metric.copy_(mixing)
+        layer.log_beta.copy_(torch.arange(1.0, 1 + len(directions)).log())
+        layer.log_width.copy_(torch.arange(2.0, 2 + len(directions)).log())
+    w = layer(image).detach()
+    assert w.shape == (2, 1, len(directions), *shape)
+    for e, (down, right) in enumerate(directions):
+        for i in range(shape[0] - down):
+            for j in range(max(0, -right), shape[1] - max(0, right)):
+                apart = mixing @ (image[1, :, i + down, j + right] - image[1, :, i, j])
+                kernel = math.exp(-float((apart**2).sum()) / (2 * (2 + e) ** 2))
+                expected = (1 + e) * (0.2 + 0.8 * kernel)
+                assert float(w[1, 0, e, i, j]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_similarity_weights_have_the_right_derivatives() -> None:
+    """Also of a flat image, and through the layer that follows, by finite differences."""
+    image, cost = rand(1, 3, 4, 5), randn(1, 2, 4, 5, seed=1)
+    image[..., :2] = 0.5
+    image.requires_grad_()
+    layer = SimilarityWeights(width=0.4, neighbours=8).double()
+    potts = Potts(5, neighbours=8, max_weight=2.0, kernel="reference").double()
+
+    def found(image: Tensor, *values: Tensor) -> Tensor:
+        given = dict(zip(dict(layer.named_parameters()), values, strict=True))
+        return potts(cost, torch.func.functional_call(layer, given, (image,)))
+
+    assert torch.autograd.gradcheck(found, (image, *layer.parameters()))
+
+
+def test_similarity_weights_leave_autocast_in_full_precision() -> None:
+    layer, image = SimilarityWeights(), rand(1, 3, 4, 5).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        w, half = layer(image), layer(image.bfloat16())
+    assert torch.equal(w, layer(image))
+    assert torch.equal(half, layer(image.bfloat16().float()))
+
+
 # --- weights from features ------------------------------------------------------------------------
 
 
@@ -225,6 +270,7 @@ def test_state_dicts() -> None:
     image = randn(1, 3, 4, 5).float()
     for trained, fresh in (
         (ContrastWeights(beta=3.0, kappa=2.0), ContrastWeights()),
+        (SimilarityWeights(beta=3.0, width=0.3, epsilon=0.4), SimilarityWeights()),
         (LearnedEdges((), 3, initial=0.2), LearnedEdges((), 3)),
         (UniformWeights(2.0), UniformWeights()),
     ):

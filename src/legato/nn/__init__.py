@@ -41,6 +41,7 @@ from legato.nn.segmentation import (
     GlobalLayer,
     LearnedEdges,
     Scale,
+    SimilarityWeights,
     SoftmaxLoss,
     UniformWeights,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "ReconstructionOutput",
     "Ridge",
     "Scale",
+    "SimilarityWeights",
     "SimplexLeastSquares",
     "SoftmaxLoss",
     "SparseCoding",

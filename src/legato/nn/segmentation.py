@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from legato._support.precision import out_of_autocast
+from legato._support.precision import full_precision, out_of_autocast
 from legato.errors import InputError
 from legato.gradients import GradientStrategy
 from legato.nn.neighbourhood import Neighbours, offsets
@@ -102,6 +102,84 @@ class ContrastWeights(nn.Module):
         # The root of 0 has no derivative; images are data, so a tiny shift does no harm.
         contrast = torch.sqrt(square + 1e-12)
         return self.beta * (self.epsilon + (1 - self.epsilon) * torch.exp(-self.kappa * contrast))
+
+
+class SimilarityWeights(nn.Module):
+    r"""Weights between pixels of similar colour, near and far, learned for each direction.
+
+    .. math:: w_e = β_e\,(ε + (1 − ε) \exp(−‖C ∇_e I‖² / 2s_e²))
+
+    β_e says how much the neighbours at offset e count, s_e how far their colours may be apart, and
+    the matrix C which differences of colour matter: what the kernels of a fully connected CRF say,
+    for the pairs that the offsets make.
+    Reference: Krähenbühl and Koltun (2011).
+
+    Args:
+        channels (int): of the image. Default: 3
+        beta (float): strength β to start from, of every direction. Default: 1
+        width (float): width s to start from, in units of the image. Default: 0.1
+        epsilon (float): share ε to start from, in (0, 1), of the strength that stays whatever the
+            colours. Default: 0.02
+        neighbours (int or offsets): as of :class:`Potts`, in the plane. Default: 4
+
+    Shape:
+        - image: (B, channels, H, W). Features are not looked at.
+        - output: weights (B, 1, E, H, W), for E directions.
+
+    >>> far = ((1, 0), (0, 1), (9, 0), (0, 9))
+    >>> SimilarityWeights(neighbours=far)(torch.rand(1, 3, 16, 16)).shape
+    torch.Size([1, 1, 4, 16, 16])
+    """
+
+    def __init__(
+        self,
+        channels: int = 3,
+        beta: float = 1.0,
+        width: float = 0.1,
+        epsilon: float = 0.02,
+        neighbours: Neighbours = 4,
+    ) -> None:
+        super().__init__()
+        positive = all(0 < value < math.inf for value in (channels, beta, width))
+        if not (positive and 0 < epsilon < 1):
+            raise InputError(
+                "SimilarityWeights needs channels, beta and width > 0 and 0 < epsilon < 1, not "
+                f"{channels}, {beta}, {width} and {epsilon}."
+            )
+        self.directions = offsets(2, neighbours)
+        count = len(self.directions)
+        self.log_beta = nn.Parameter(torch.full((count,), math.log(beta)))
+        self.log_width = nn.Parameter(torch.full((count,), math.log(width)))
+        self.raw_epsilon = nn.Parameter(torch.tensor(math.log(epsilon / (1 - epsilon))))
+        self.metric = nn.Parameter(torch.eye(channels))
+
+    @property
+    def beta(self) -> Tensor:
+        return self.log_beta.exp()
+
+    @property
+    def width(self) -> Tensor:
+        return self.log_width.exp()
+
+    @property
+    def epsilon(self) -> Tensor:
+        return self.raw_epsilon.sigmoid()
+
+    def forward(self, image: Tensor, features: Sequence[Tensor] = ()) -> Tensor:
+        """Weights (B, 1, E, H, W) of an image (B, channels, H, W)."""
+        channels = len(self.metric)
+        if image.ndim != 4 or image.shape[1] != channels:
+            raise InputError(
+                f"image must have shape (B, {channels}, H, W), not {tuple(image.shape)}: channels "
+                "says how many SimilarityWeights compares."
+            )
+        image = out_of_autocast(image)
+        with full_precision():
+            seen = torch.einsum("ij,bjhw->bihw", self.metric, image)
+        square = Differences(offsets=self.directions)(seen).square().sum(1, keepdim=True)
+        beta, width = (each.view(-1, 1, 1) for each in (self.beta, self.width))
+        similar = torch.exp(-square / (2 * width**2))
+        return beta * (self.epsilon + (1 - self.epsilon) * similar)
 
 
 class FineFeatures(nn.Module):

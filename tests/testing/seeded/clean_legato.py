@@ -149,4 +149,10 @@ LEGATO = [
         lambda: (rand(2, 3, 4, 4, seed=59),),
         follows=False,
     ),
+    _layer(
+        "legato: similarity weights",
+        lambda: _double(lg.nn.SimilarityWeights),
+        lambda: (rand(2, 3, 4, 4, seed=60),),
+        follows=False,
+    ),
 ]
