@@ -36,6 +36,11 @@ CASES = {
     "inertia": (lg.ForwardBackward(inertia=0.4), lasso),
     "Nesterov": (lg.ForwardBackward(inertia=lg.Nesterov(restart=True)), lasso),
     "Backtracking": (lg.ForwardBackward(lg.Backtracking(grow=2.0)), lasso),
+    "Backtracking, Nesterov": (
+        lg.ForwardBackward(lg.Backtracking(), inertia=lg.Nesterov(restart=True)),
+        lasso,
+    ),
+    "relaxed": (lg.ForwardBackward(relaxation=0.7, inertia=0.0), lasso),
     "interval": (lg.ForwardBackward(geometry=lg.Interval(0.0, 2.0)), nnls),
     "Newton": (lg.Newton(), ridge),
     "PrimalDual": (lg.PrimalDual(), tv),

@@ -52,6 +52,11 @@ LASSO = {
     "momentum": lg.ForwardBackward(inertia=lg.Nesterov()),
     "momentum that restarts": lg.ForwardBackward(),
     "searched": lg.ForwardBackward(lg.Backtracking(), inertia=0.0),
+    "searched, relaxed": lg.ForwardBackward(lg.Backtracking(), inertia=0.0, relaxation=0.8),
+    "searched with momentum": lg.ForwardBackward(lg.Backtracking(), inertia=lg.Nesterov()),
+    "searched with momentum, relaxed": lg.ForwardBackward(
+        lg.Backtracking(), inertia=lg.Nesterov(), relaxation=0.8
+    ),
     "Anderson": lg.Anderson(lg.ForwardBackward(inertia=0.0)),
     "ADMM": lg.ADMM(),
     "ADMM, relaxed": lg.ADMM(relaxation=1.5),

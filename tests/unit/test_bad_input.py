@@ -510,8 +510,16 @@ def test_settings_of_algorithms():
         lg.ForwardBackward(inertia=1.0)
     with raises(errors.InputError, "shrink"):
         lg.Backtracking(shrink=1.5)
-    with raises(errors.InputError, "without inertia"):
-        lg.ForwardBackward(lg.Backtracking(), inertia=0.5)
+    for inertia in (0.5, lg.Nesterov()):
+        with raises(errors.InputError, "grow", "momentum may diverge"):
+            lg.ForwardBackward(lg.Backtracking(grow=1.5), inertia=inertia)
+        with raises(errors.InputError, "Euclidean geometry only", "Entropy"):
+            lg.ForwardBackward(lg.Backtracking(), lg.Entropy(), inertia)
+    for relaxation in (0.0, 1.5, float("nan")):
+        with raises(errors.InputError, "relaxation", "momentum"):
+            lg.ForwardBackward(relaxation=relaxation)
+    with raises(errors.InputError, "means of points", "Burg"):
+        lg.ForwardBackward(geometry=lg.Burg(), relaxation=0.5)
     with raises(errors.InputError, "1..N or 0..N"):
         lg.Average(2)
 

@@ -186,6 +186,7 @@ class Backtracking:
                 allowed = torch.where(readable, allowed, room)
             found = found | ((excess <= allowed) & (allowed < torch.inf))
             found = found | (_largest(change, batch) <= digits)  # it says nothing about the step
+            found = found & ~value.isnan()  # momentum may lead out of the domain of f
             if self.grow > 1 and bool(found.all()):
                 # Where f is linear nothing holds steps back, until they leave all numbers behind.
                 found = found & _is_inside(geometry, moved, found)
@@ -201,7 +202,8 @@ class Backtracking:
         raise StepError(
             f"Backtracking found no step in {self.most} trials (last tried "
             f"{as_number(alpha.amin()):g}): the smooth term is NaN or infinite around the current "
-            "point, or not smooth there. Check its data, or start elsewhere."
+            "point, or not smooth there. Check its data, start elsewhere, or take inertia=0.0, for "
+            "momentum may lead out of its domain."
         )
 
 

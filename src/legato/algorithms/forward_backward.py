@@ -77,6 +77,7 @@ class ForwardBackward(Algorithm[Composite, Any]):
     .. math:: x^{n+1} = \arg\min_x\, g(x) + ⟨∇f(x^n), x⟩ + \tfrac1α D_ψ(x, x^n)
 
     In mirror coordinates: y ← ∇ψ(prox(y − α∇f(x))). Reference: Section 5.1 of Ochs et al. (2016).
+    Default: ``relaxation=1.0``.
 
     Args:
         step_size: α: a number, a tensor (learned, one per batch element, or one per entry where
@@ -86,7 +87,11 @@ class ForwardBackward(Algorithm[Composite, Any]):
             None is Nesterov(restart=True) where that is sound: steps derived by step_size=None, in
             the Euclidean geometry, for terms known to be convex; else 0.0, the plain method. A step
             that is given runs plain, because momentum diverges from 4/(3L) on and L is not known
-            there; so does a line search, whose steps change below the momentum.
+            there; so does a line search unless momentum is asked for, which it goes with in the
+            Euclidean geometry and with steps that never grow. ``solution.steps`` is the last one.
+        relaxation: ρ in (0, 1], of the mean (1 − ρ)x^n + ρx^{n+1} that takes the place of x^{n+1},
+            in the Euclidean geometry. Below 1 it converges where a map that is in the place of the
+            prox, a :class:`Denoiser`, only keeps distances from growing (Krasnosel'skii and Mann).
 
     >>> A, b = torch.eye(2), torch.tensor([3.0, 0.5])
     >>> problem = lg.Composite(lg.LeastSquares(A, b), lg.L1(1.0))
@@ -101,24 +106,36 @@ class ForwardBackward(Algorithm[Composite, Any]):
     step_size: Tensor | float | Backtracking | None
     geometry: Geometry
     inertia: float | Nesterov | None
+    relaxation: float
 
     def __init__(
         self,
         step_size: Tensor | float | Backtracking | None = None,
         geometry: Geometry | None = None,
         inertia: float | Nesterov | None = None,
+        relaxation: float = 1.0,
     ) -> None:
         # Written out because torch.compile does not follow a dataclass into a default factory.
         require_positive_step(step_size, "step_size")
         if not isinstance(inertia, Nesterov | None) and not 0 <= inertia < 1:
             raise InputError(f"The inertia must lie in [0, 1), not {inertia!r}.")
+        geometry = Euclidean() if geometry is None else geometry
         if isinstance(step_size, Backtracking) and inertia not in (None, 0.0):
+            _require_searched_momentum(step_size, geometry)
+        if not 0 < relaxation <= 1:
             raise InputError(
-                "Backtracking works without inertia: give a fixed step to use momentum."
+                f"The relaxation of ForwardBackward must lie in (0, 1], not {relaxation!r}: to go "
+                "further than a step leads, use momentum."
+            )
+        if relaxation != 1.0 and not is_euclidean(geometry):
+            raise InputError(
+                f"A relaxation takes means of points, in the Euclidean geometry only, not in "
+                f"{geometry!r}."
             )
         object.__setattr__(self, "step_size", step_size)
-        object.__setattr__(self, "geometry", Euclidean() if geometry is None else geometry)
+        object.__setattr__(self, "geometry", geometry)
         object.__setattr__(self, "inertia", inertia)
+        object.__setattr__(self, "relaxation", relaxation)
 
     # --- start ------------------------------------------------------------------------------------
 
@@ -135,7 +152,10 @@ class ForwardBackward(Algorithm[Composite, Any]):
     def proceed(self, problem: Composite, state: State) -> State:
         fresh = self.resume(problem, state)
         if isinstance(fresh, InertialState) and isinstance(state, InertialState):
-            return fresh._replace(previous=state.previous, t=state.t)
+            step = fresh.step
+            if isinstance(self.step_size, Backtracking):  # below momentum steps never grow
+                step = torch.minimum(step, state.step)
+            return fresh._replace(step=step, previous=state.previous, t=state.t)
         return fresh
 
     def _begin(self, problem: Composite, y: Var) -> State:
@@ -225,25 +245,16 @@ class ForwardBackward(Algorithm[Composite, Any]):
             new = self._move(problem, state.mirror, gradient, self.step_size)
             return MirrorState(self.geometry.attach_drift(state.mirror, new))
         y, x, derived = state
-        if isinstance(self.step_size, Backtracking):
-            gradient = problem.smooth.grad(x)
-            move = partial(self._move, problem, y, gradient)
-            derived = self.step_size.search(problem, self.geometry, y, x, gradient, derived, move)
-            new = self._move(problem, y, gradient, derived)
-        else:
-            size = self._size(derived)
-            size = tree.as_numbers(size) if numbers_are_cheap(derived) else size
-            half = problem.smooth.descend(y, size, x)
-            new = mirror_prox(problem.nonsmooth, self.geometry, half, size)
+        new, derived = self._forward_backward(problem, y, x, derived, derived)
+        new = self._relaxed(y, new)
         return ForwardBackwardState(new, self.geometry.unmirror(new), derived)
 
     def _inertial_step(self, problem: Composite, state: InertialState) -> InertialState:
         inertia = _RESTARTED if self.inertia is None else self.inertia
         ahead, t = self._ahead(state)
-        size = self._size(state.step)
-        size = tree.as_numbers(size) if numbers_are_cheap(state.t) else size
-        half = problem.smooth.descend(ahead, size, self.geometry.unmirror(ahead))
-        new = mirror_prox(problem.nonsmooth, self.geometry, half, size)
+        start = self.geometry.unmirror(ahead)
+        new, derived = self._forward_backward(problem, ahead, start, state.step, state.t)
+        new = self._relaxed(state.mirror, new)
         x = self.geometry.unmirror(new)
         if isinstance(inertia, Nesterov) and inertia.restart:
             if inertia.restart is True:
@@ -254,7 +265,29 @@ class ForwardBackward(Algorithm[Composite, Any]):
             t = t.masked_fill(anew, 1.0) if isinstance(t, Tensor) else 1.0 if anew else t
         if not isinstance(t, Tensor):
             t = state.t.new_full((), t)
-        return InertialState(new, x, state.step, state.mirror, t)
+        return InertialState(new, x, derived, state.mirror, t)
+
+    def _forward_backward(
+        self, problem: Composite, y: Var, x: Var, derived: Tensor, teller: Tensor
+    ) -> tuple[Var, Tensor]:
+        """Where one step from x leads, in mirror coordinates, and the step that was taken.
+
+        ``teller`` is a number of the state, which says whether numbers are cheap to read.
+        """
+        if isinstance(self.step_size, Backtracking):
+            gradient = problem.smooth.grad(x)
+            move = partial(self._move, problem, y, gradient)
+            derived = self.step_size.search(problem, self.geometry, y, x, gradient, derived, move)
+            return self._move(problem, y, gradient, derived), derived
+        size = self._size(derived)
+        size = tree.as_numbers(size) if numbers_are_cheap(teller) else size
+        half = problem.smooth.descend(y, size, x)
+        return mirror_prox(problem.nonsmooth, self.geometry, half, size), derived
+
+    def _relaxed(self, before: Var, new: Var) -> Var:
+        if self.relaxation == 1.0:
+            return new
+        return tree_map(lambda a, b: torch.lerp(a, b, self.relaxation), before, new)
 
     def _ahead(self, state: InertialState) -> tuple[Var, Any]:
         """Where momentum leads from here, and the next t, which may be a number."""
@@ -294,17 +327,21 @@ class ForwardBackward(Algorithm[Composite, Any]):
 
     def steadied(self, problem: Composite, state: State) -> tuple[Algorithm[Composite, Any], State]:
         own = type(self) is ForwardBackward  # a class of somebody else's keeps its own steps
+        kind: type[ForwardBackward] = ForwardBackward
+        algorithm: ForwardBackward = self
         if own and isinstance(state, InertialState) and torch.is_grad_enabled():
-            return _Resting(self.step_size, self.geometry, self.inertia), state
+            kind = _Resting
+            algorithm = kind(self.step_size, self.geometry, self.inertia, self.relaxation)
         if isinstance(state, MirrorState) or not isinstance(self.step_size, Backtracking):
-            return self, state
+            return algorithm, state
         if not self.step_size.steady:
             with torch.enable_grad():  # a model takes the same steps whether it is trained or not
                 after = tree.leaves(self.step(problem, state))
                 if not any(map(may_be_differentiated, after)):
-                    return self, state
+                    return algorithm, state
         searching = replace(self.step_size, steady=True)
-        return ForwardBackward(searching, self.geometry), self.at_rest(problem, state)
+        steadied = kind(searching, self.geometry, self.inertia, self.relaxation)
+        return steadied, self.at_rest(problem, state)
 
     def fixed_point_map(self, state: State) -> tuple[Algorithm[Composite, Any], MirrorState]:
         if isinstance(state, MirrorState):
@@ -382,6 +419,20 @@ class _Resting(ForwardBackward):
 
 _RESTS = 1e-3
 """How far ahead of x a step may be taken whose derivative is to be that of a step from x."""
+
+
+def _require_searched_momentum(rule: Backtracking, geometry: Geometry) -> None:
+    """The estimates behind momentum need steps that never grow, and squared Euclidean distances."""
+    if rule.grow > 1:
+        raise InputError(
+            f"{rule!r} lets steps grow, below which momentum may diverge. Take grow=1.0, or "
+            "inertia=0.0."
+        )
+    if not is_euclidean(geometry):
+        raise InputError(
+            f"A line search goes with inertia in the Euclidean geometry only, not in {geometry!r}: "
+            "give a fixed step, or inertia=0.0."
+        )
 
 
 def _require_composite(problem: Any) -> None:
