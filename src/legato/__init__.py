@@ -73,11 +73,13 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time __getattr__
         Logistic as Logistic,
         NegativeEntropy as NegativeEntropy,
         NonNegative as NonNegative,
+        NormMaximum as NormMaximum,
         PositiveSemidefinite as PositiveSemidefinite,
         Quadratic as Quadratic,
         SecondOrderCone as SecondOrderCone,
         Separable as Separable,
         Simplex as Simplex,
+        SimplexNorm as SimplexNorm,
         Smooth as Smooth,
         SoftMaximum as SoftMaximum,
         SquaredDistance as SquaredDistance,
@@ -154,11 +156,11 @@ _HOMES = {
     "functions": (
         "L1 AffineSet AsymmetricL1 Box BoxSection BregmanTerm Denoiser Equality Function GroupL1 "
         "Halfspaces Hinge Huber IsotropicTV KullbackLeibler L1Ball L2Ball L2Norm LeastSquares "
-        "Linear LInfBall LInfNorm Logistic MaxEntry Monotone NegativeEntropy NonNegative Nuclear "
-        "NuclearBall PositiveSemidefinite Quadratic Quantile SecondOrderCone Separable Simplex "
-        "Smooth SoftMaximum SortedL1 SparseGroupL1 SpectralBall SpectralNorm SquaredDistance "
-        "SquaredNorm TotalVariation1D Tsallis Zero mirror_prox prox register_prox "
-        "registered_pairs"
+        "Linear LInfBall LInfNorm Logistic MaxEntry Monotone NegativeEntropy NonNegative "
+        "NormMaximum Nuclear NuclearBall PositiveSemidefinite Quadratic Quantile SecondOrderCone "
+        "Separable Simplex SimplexNorm Smooth SoftMaximum SortedL1 SparseGroupL1 SpectralBall "
+        "SpectralNorm SquaredDistance SquaredNorm TotalVariation1D Tsallis Zero mirror_prox prox "
+        "register_prox registered_pairs"
     ),
     "geometry": "Burg Entropy Euclidean Geometry Interval Polyhedral Product Quartic",
     "gradients": (

@@ -91,6 +91,8 @@ def _functions() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
         "BregmanTerm": (_with(lambda n: {"x": n.uniform(4, low=-0.8, high=0.8)}, w=_weight),
                         lambda t: lg.BregmanTerm(lg.Interval(-1.0, 1.0), t["w"]), ALL),
         "SoftMaximum": (_point, lambda t: lg.SoftMaximum(1.5), ALL),
+        "NormMaximum": (_point, lambda t: lg.NormMaximum(1.7), ALL),
+        "SimplexNorm": (_point, lambda t: lg.SimplexNorm(1.7).conjugate(), ALL),
         "Tsallis": (_point, lambda t: lg.Tsallis(1.5).conjugate(), ALL),
         **more_terms.more_terms(),
     }  # fmt: skip
@@ -122,7 +124,7 @@ def _member(f: Any, t: Inputs) -> Tensor:
 SMOOTH = (
     "SquaredNorm", "SquaredDistance", "Linear", "Zero", "LeastSquares", "Logistic", "Quadratic",
     "Smooth", "SmoothAbsolute", "LogBarrier", "Composed, smooth", "NegativeEntropy", "BregmanTerm",
-    "Huber", "SoftMaximum",
+    "Huber", "NormMaximum", "SoftMaximum",
 )  # fmt: skip
 PROXABLE = (
     "L1", "L1 per entry", "AsymmetricL1", "GroupL1", "GroupL1 of groups", "L0", "SquaredNorm",

@@ -35,6 +35,7 @@ def functions(dtype=torch.float64):
         "LogBarrier": LogBarrier(0.1, -2.0, 2.0),
         "SoftMaximum": lg.SoftMaximum(1.0),
         "SoftMaximum, between": lg.SoftMaximum(1.3),
+        "NormMaximum": lg.NormMaximum(1.8),
         "Huber": lg.Huber(rand(5, seed=7, dtype=dtype), 0.8),
         "SmoothAbsolute": SmoothAbsolute(0.5, 0.1),
         "L1 of two slopes, smoothed": lg.AsymmetricL1(-0.5, 2.0).smoothed(0.1),
@@ -111,9 +112,10 @@ def test_lipschitz_constants_are_tight_where_they_are_exact():
         assert float(f.lipschitz()) == pytest.approx(largest, rel=1e-9)
 
 
-def test_only_barriers_and_callables_have_no_lipschitz_constant():
+def test_where_no_lipschitz_constant_is_known():
+    """Of barriers, of callables, and where it grows with the number of entries."""
     unknown = {name for name, f in functions().items() if f.lipschitz() is None}
-    assert unknown == {"LogBarrier"}
+    assert unknown == {"LogBarrier", "NormMaximum"}
     assert lg.Smooth(torch.sin).lipschitz() is None
     assert (lg.Smooth(torch.sin) + lg.SquaredNorm()).lipschitz() is None
 

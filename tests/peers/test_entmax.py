@@ -157,30 +157,92 @@ def test_a_budget_for_each_row():
     assert torch.autograd.gradcheck(lambda t, c: lg.BoxSection(c).prox(t), (x, totals))
 
 
+# --- normmax --------------------------------------------------------------------------------------
+
+NORM_ALPHAS = (1.2, 1.5, 1.75, 2.25, 4.0)
+
+
+def normmax(x, alpha=2.0, dim=-1):
+    return lg.NormMaximum(alpha, dim).grad(x)
+
+
+def normmax_by_roots(x, alpha):
+    """SciPy's root of Σ max(x − τ, 0)^{α/(α − 1)} = 1, whose powers are normalised."""
+    power = 1 / (alpha - 1)
+    tau = brentq(
+        lambda t: (np.maximum(x - t, 0) ** (power + 1)).sum() - 1, x.max() - 1, x.max(),
+        xtol=1e-15, rtol=1e-14,
+    )  # fmt: skip
+    above = np.maximum(x - tau, 0) ** power
+    return above / above.sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normmax(dtype):
+    """Where ‖p‖₂ is maximised away, p is the positive part of x − τ, normalised."""
+    for row in (0.5 * randn(4, 300, seed=14)).to(dtype):
+        expected = torch.from_numpy(normmax_by_roots(row.double().numpy(), 2.0))
+        torch.testing.assert_close(normmax(row).double(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", NORM_ALPHAS)
+def test_derivatives_of_normmax(alpha):
+    learned = torch.tensor(alpha).double().requires_grad_()
+    x = randn(4, 6, seed=15).requires_grad_()
+    assert torch.autograd.gradcheck(normmax, (x, learned))
+
+
+def test_normmax_of_an_alpha_for_each_row():
+    x = randn(4, 6, seed=16).requires_grad_()
+    alphas = (1.05 + 2.5 * rand(4, 1, seed=17)).requires_grad_()
+    found = normmax(x, alphas).detach()
+    for row, alpha, p in zip(x.detach(), alphas.detach(), found, strict=True):
+        np.testing.assert_allclose(
+            p.numpy(), normmax_by_roots(row.numpy(), float(alpha)), atol=1e-9
+        )
+    assert torch.autograd.gradcheck(normmax, (x, alphas))
+
+
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def loss(alpha, x, target, ignored=None):
-    """The Fenchel–Young loss of a label for each row: f(x) − x_label, Ω of a corner being 0."""
-    f = lg.SoftMaximum(alpha)
-    values = f.values(x, 1) - x.gather(-1, target[:, None]).squeeze(-1)
+def loss(f, x, target, ignored=None):
+    """The Fenchel–Young loss of a label for each row: f(x) − x_label + Ω(label)."""
+    corner = torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
+    values = f.values(x, 1) - (x * corner).sum(-1) + f.conjugate().values(corner, 1)
     return values if ignored is None else torch.where(target == ignored, 0.0, values)
 
 
-@pytest.mark.parametrize("alpha", [1.5, 2.0, 1.2, 1.9])
-def test_losses(alpha):
+def entropy(p, alpha):
+    return ((p**alpha - p) / (alpha * (alpha - 1))).sum()
+
+
+def norm(p, alpha):
+    """One at a corner, which is where the loss begins."""
+    return (p**alpha).sum() ** (1 / alpha) - 1
+
+
+LOSSES = {
+    **{f"entmax {a}": (lg.SoftMaximum(a), a, by_roots, entropy) for a in (1.5, 2.0, 1.2, 1.9)},
+    **{f"normmax {a}": (lg.NormMaximum(a), a, normmax_by_roots, norm) for a in (2.0, 1.4)},
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name):
+    f, alpha, solved, regulariser = LOSSES[name]
     for seed in range(2):
         x = randn(3, 6, seed=seed).requires_grad_()
         target = randn(3, 6, seed=seed + 50).argmax(-1)
-        values = loss(alpha, x, target)
+        values = loss(f, x, target)
         assert bool((values >= 0).all())
-        p = by_roots(x.detach()[0].numpy(), alpha)
-        entropy = ((p**alpha - p) / (alpha * (alpha - 1))).sum()
-        expected = p @ x.detach()[0].numpy() - entropy - float(x.detach()[0, target[0]])
+        p = solved(x.detach()[0].numpy(), alpha)
+        expected = p @ x.detach()[0].numpy() - regulariser(p, alpha)
+        expected -= float(x.detach()[0, target[0]])
         assert float(values.detach()[0]) == pytest.approx(expected, abs=1e-9)
         for ignored in (None, target[0]):
             for reduced in (torch.sum, torch.mean):
                 assert torch.autograd.gradcheck(
-                    lambda t, r=reduced, i=ignored, y=target: r(loss(alpha, t, y, i)), (x,)
+                    lambda t, r=reduced, i=ignored, y=target: r(loss(f, t, y, i)), (x,)
                 )
-        assert loss(alpha, x, target, target[0]).sum() < values.sum()
+        assert loss(f, x, target, target[0]).sum() < values.sum()

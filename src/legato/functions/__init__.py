@@ -17,6 +17,7 @@ from legato.functions.largest import L1Ball, LInfNorm, MaxEntry
 from legato.functions.losses import Hinge, Huber, Quantile
 from legato.functions.monotone import Monotone
 from legato.functions.nonconvex import MCP, SCAD, LogSum
+from legato.functions.normmax import NormMaximum, SimplexNorm
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
 from legato.functions.poisson import KullbackLeibler
 from legato.functions.prox import mirror_prox, prox, register_prox, registered_pairs
@@ -67,6 +68,7 @@ __all__ = [
     "Monotone",
     "NegativeEntropy",
     "NonNegative",
+    "NormMaximum",
     "Nuclear",
     "NuclearBall",
     "PositiveSemidefinite",
@@ -77,6 +79,7 @@ __all__ = [
     "Separable",
     "Shifted",
     "Simplex",
+    "SimplexNorm",
     "Smooth",
     "SmoothAbsolute",
     "SoftMaximum",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,44 +19,51 @@ from legato.functions.norms import require_one_each
 
 _LARGEST = 32
 """The largest α: from there on p^(α − 1) underflows for p that count."""
-_HALVINGS = {torch.float32: 30, torch.float64: 60}
+HALVINGS = {torch.float32: 30, torch.float64: 60}
 """Until an interval of length 1 is as short as rounding."""
 
 
-class _OnTheSimplex(Function):
-    """What a soft maximum and its entropy share."""
+class OnTheSimplex(Function):
+    """What a soft maximum and its regulariser on the simplex share."""
 
     alpha: Tensor | float
     dim: int
 
+    above: ClassVar[float] = 0.0
+    """What α is larger than."""
+    meaning: ClassVar[str] = (
+        "1 is softmax, 2 is sparsemax; far beyond, float64 cannot tell small p from 0."
+    )
+    """What its values mean, for who gives another."""
+
     def __post_init__(self) -> None:
         name = type(self).__name__
         require_tensor_or_number(self.alpha, f"alpha of {name}")
-        if not holds((self.alpha > 0) & (self.alpha <= _LARGEST)):
+        if not holds((self.alpha > self.above) & (self.alpha <= _LARGEST)):
             given = torch.as_tensor(self.alpha).detach()
-            worst = given.min() if bool(given.min() <= 0) else given.max()
+            worst = given.min() if bool(given.min() <= self.above) else given.max()
             raise InputError(
-                f"alpha of {name} is larger than 0 and at most {_LARGEST}, not {float(worst):g}: 1 "
-                "is softmax, 2 is sparsemax; far beyond, float64 cannot tell small p from 0."
+                f"alpha of {name} is larger than {self.above:g} and at most {_LARGEST}, not "
+                f"{float(worst):g}: {self.meaning}"
             )
 
     @property
     def coupled(self) -> int | None:
         return coupled_along(self.dim)
 
-    @property
-    def _is_softmax(self) -> bool:
-        return not isinstance(self.alpha, Tensor) and self.alpha == 1
-
-    def _check(self, x: Tensor) -> None:
+    def check(self, x: Tensor) -> None:
         if x.ndim == 0:
             raise InputError(f"{self!r} needs an axis, but x has shape (): it is one number.")
         if isinstance(self.alpha, Tensor) and self.alpha.ndim > 0:
             require_one_each(self.alpha, x.narrow(self.dim, 0, 1), f"{type(self).__name__}: alpha")
 
 
+def _is_softmax(alpha: Tensor | float) -> bool:
+    return not isinstance(alpha, Tensor) and alpha == 1
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class SoftMaximum(_OnTheSimplex):
+class SoftMaximum(OnTheSimplex):
     r"""A smooth largest entry along ``dim``, whose gradient is α-entmax; L = 1 for α ≤ 2.
 
     .. math:: f(x) = \max_{p ∈ Δ}\; ⟨p, x⟩ − Ω_α(p), \qquad ∇f(x) = p
@@ -78,16 +85,20 @@ class SoftMaximum(_OnTheSimplex):
     dim: int = -1
 
     def summands(self, x: Var) -> Tensor:
-        self._check(x)
-        if self._is_softmax:
+        self.check(x)
+        if _is_softmax(self.alpha):
             return torch.logsumexp(x, self.dim, keepdim=True)
         p = self.grad(x)
         gain = p * torch.where(torch.isneginf(x), 0.0, x)
         return (gain - tsallis(p, self.alpha)).sum(self.dim, keepdim=True)
 
     def grad(self, x: Var) -> Var:
-        self._check(x)
-        return torch.softmax(x, self.dim) if self._is_softmax else entmax(x, self.alpha, self.dim)
+        self.check(x)
+        return (
+            torch.softmax(x, self.dim)
+            if _is_softmax(self.alpha)
+            else entmax(x, self.alpha, self.dim)
+        )
 
     def lipschitz(self) -> float | None:
         """Ω″ = p^(α − 2) ≥ 1 on the simplex for α ≤ 2; beyond, slopes grow as entries vanish."""
@@ -98,7 +109,7 @@ class SoftMaximum(_OnTheSimplex):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tsallis(_OnTheSimplex):
+class Tsallis(OnTheSimplex):
     r"""The negative Tsallis entropy on the unit simplex along ``dim``, +∞ elsewhere.
 
     .. math:: Ω_α(p) = \sum_i \frac{p_i^α − p_i}{α(α − 1)}, \qquad Ω_1(p) = \sum_i p_i \log p_i
@@ -115,10 +126,12 @@ class Tsallis(_OnTheSimplex):
     dim: int = -1
 
     def summands(self, x: Var) -> Tensor:
-        self._check(x)
+        self.check(x)
         imbalance = (x.sum(self.dim, keepdim=True) - 1).abs()
         inside = torch.clamp(x, min=0)
-        entropy = torch.xlogy(inside, inside) if self._is_softmax else tsallis(inside, self.alpha)
+        entropy = (
+            torch.xlogy(inside, inside) if _is_softmax(self.alpha) else tsallis(inside, self.alpha)
+        )
         return entropy + indicator(torch.maximum(-x, imbalance))
 
     def bounds(self) -> tuple[Any, Any]:
@@ -155,7 +168,7 @@ def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
         log_n = torch.log(torch.as_tensor(float(x.shape[dim]), dtype=x.dtype, device=x.device))
         length = log_n * _smooth_at_0(-kappa * log_n, torch.expm1, _EXPM1)
         root = torch.zeros_like(x.narrow(dim, 0, 1))
-        for _ in range(_HALVINGS.get(x.dtype, 60)):
+        for _ in range(HALVINGS.get(x.dtype, 60)):
             length = length / 2
             p, _ = _power(x - (root + length), kappa, seen)
             root = torch.where(p.sum(dim, keepdim=True) >= 1, root + length, root)
