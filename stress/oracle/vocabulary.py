@@ -18,6 +18,7 @@ NOT_A_TERM = {
     "Hankel": "a pattern of matrices: held against cvxpy by the laws of proxes",
     "L0Ball": "not convex: no solver gives its minimiser",
     "Denoiser": "a network: there is no minimiser",
+    "DenoiserResidual": "a network: there is no minimiser",
     "LogSum": "not convex: no solver gives its minimiser",
     "MCP": "not convex: no solver gives its minimiser",
     "NormMaximum": "powers: held against cvxpy by its tests",

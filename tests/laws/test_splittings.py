@@ -324,6 +324,56 @@ def test_what_a_denoiser_says_of_itself():
     torch.testing.assert_close(scaled.prox(y), y / 1.5)
 
 
+def _lopsided():
+    M = randn(5, 5, seed=6)
+    return 0.9 * M / torch.linalg.matrix_norm(M, ord=2)
+
+
+@pytest.mark.parametrize("place", ["prox", "gradient"])
+def test_a_network_has_no_symmetric_jacobian_to_solve_with(place):
+    """CG says so before it solves, whichever of the two the network stands for."""
+    M, b = _lopsided(), B.clone().requires_grad_()
+    data = lg.LeastSquares(A, b)
+    if place == "prox":
+        problem = lg.Composite(data, lg.Denoiser(lambda y: y @ M.T))
+    else:
+        problem = lg.Composite(data + lg.functions.DenoiserResidual(lambda y: y @ M.T, 0.3))
+    gradient, stop = lg.Implicit(lg.CG()), lg.Stop(20000, tol=1e-12)
+    x = lg.solve(problem, lg.ForwardBackward(0.02), gradient=gradient, stop=stop).x
+    with pytest.raises(lg.errors.GradientError, match="symmetric"):
+        x.sum().backward()
+
+
+def test_a_network_as_a_gradient():
+    """(AᵀA + w(1 − M))x = Aᵀb for an M that is not symmetric, a linear system; its derivative."""
+    M = _lopsided()
+    weight = torch.tensor(0.3).double().requires_grad_()
+    red = lg.functions.DenoiserResidual(lambda y: y @ M.T, weight)
+    L = float(torch.linalg.matrix_norm(A, ord=2)) ** 2
+    algorithm = lg.ForwardBackward(1 / (L + 0.6))
+    left = A.T @ A + 0.3 * (torch.eye(5).double() - M)
+    truth = torch.linalg.solve(left, A.T @ B)
+    slope = -torch.linalg.solve(left, truth - M @ truth)
+    stop = lg.Stop(20000, tol=1e-13)
+    for gradient in (lg.Implicit(), lg.Implicit(lg.Direct()), lg.Unroll()):
+        found = lg.solve(lg.LeastSquares(A, B) + red, algorithm, gradient=gradient, stop=stop)
+        torch.testing.assert_close(found.x.detach(), truth, atol=1e-8, rtol=1e-8)
+        (own,) = torch.autograd.grad(found.x.sum(), weight)
+        torch.testing.assert_close(own, slope.sum(), rtol=1e-5, atol=0)
+    with pytest.raises(InputError, match="no value"):
+        red(truth)
+    with pytest.raises(InputError, match="no value"):
+        lg.solve(lg.LeastSquares(A, B) + red, lg.ForwardBackward(lg.Backtracking()))
+    with pytest.raises(InputError, match="keep both"):
+        lg.functions.DenoiserResidual(lambda y: y[:2]).grad(truth)
+    with pytest.raises(lg.errors.StepError, match="Lipschitz"):
+        lg.solve(lg.LeastSquares(A, B) + red, lg.ForwardBackward())
+    known = lg.functions.DenoiserResidual(lambda y: y @ M.T, 0.3, constant=0.6)
+    found = lg.solve(lg.LeastSquares(A, B) + known, lg.ForwardBackward(), stop=stop)
+    assert float(found.steps["step"]) == pytest.approx(1 / (L + 0.6), rel=0.02)
+    torch.testing.assert_close(found.x, truth, atol=1e-8, rtol=1e-8)
+
+
 def test_anderson_takes_back_what_leads_astray():
     """A map whose pieces fool the extrapolation still converges, and its bound never grows."""
     energy = lg.LeastSquares(A, B) + lg.Box(-0.01, 0.02)

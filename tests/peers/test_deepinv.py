@@ -262,12 +262,13 @@ def total_variation_prox(weight, isotropic):
 
 
 @pytest.mark.parametrize("prior", ["TV", "TVL1"])
-@pytest.mark.parametrize("method", ["PGD", "HQS", "DRS"])
+@pytest.mark.parametrize("method", ["PGD", "FISTA", "HQS", "DRS"])
 def test_total_variation_as_a_prox_that_is_solved(method, prior):
     """The step of the prox is fixed beforehand, as that of a network is."""
     step = 0.5 if method == "HQS" else 1.0
     algorithm = {
         "PGD": lg.ForwardBackward(step, inertia=0.0),
+        "FISTA": lg.ForwardBackward(step, inertia=lg.Nesterov()),
         "HQS": lg.HalfQuadratic(step),
         "DRS": lg.DouglasRachford(step),
     }[method]
@@ -288,21 +289,40 @@ def shrunk(y, sigma=0.05):
     )
 
 
-@pytest.mark.parametrize("method", ["PGD", "HQS", "DRS", "ADMM"])
+@pytest.mark.parametrize("method", ["PGD", "FISTA", "PDCP", "HQS", "DRS", "ADMM"])
 def test_plug_and_play(method):
     algorithm = {
         "PGD": lg.ForwardBackward(1.0, inertia=0.0),
+        "FISTA": lg.ForwardBackward(1.0, inertia=lg.Nesterov(restart=True)),
+        "PDCP": lg.PrimalDual(tau=1.0, sigma=1.0),
         "HQS": lg.HalfQuadratic(1.0),
         "DRS": lg.DouglasRachford(1.0),
         "ADMM": lg.ADMM(rho=1.0),
     }[method]
     problem = lg.Composite(lg.LeastSquares(BLUR, SEEN), lg.Denoiser(shrunk))
+    if method == "PDCP":
+        problem = lg.Saddle(BLUR, lg.SquaredDistance(SEEN), nonsmooth=lg.Denoiser(shrunk))
     stop = lg.Stop(3000, tol=1e-8)
     solution = lg.solve(problem, algorithm, x0=torch.zeros_like(SEEN), stop=stop)
     assert bool(solution.converged)
     if method != "HQS":  # D is the prox of 0.05‖W·‖₁ for a step of 1
         same = lg.solve(lg.LeastSquares(BLUR, SEEN) + lg.L1(0.05) @ WAVELET, stop=stop).x
         torch.testing.assert_close(solution.x, same, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["GD", "PGD", "FISTA"])
+def test_regularisation_by_denoising(method):
+    """∇f(x) + w(x − D(x)) = 0; PGD takes the prox of the data."""
+    data, red = lg.LeastSquares(BLUR, SEEN), lg.functions.DenoiserResidual(shrunk, 0.5)
+    problem = lg.Composite(red, data) if method == "PGD" else lg.Composite(data + red)
+    inertia = lg.Nesterov(restart=True) if method == "FISTA" else 0.0
+    algorithm, stop = lg.ForwardBackward(0.5, inertia=inertia), lg.Stop(5000, tol=1e-11)
+    solution = lg.solve(problem, algorithm, x0=torch.zeros_like(SEEN), stop=stop)
+    assert bool(solution.converged)
+    x = solution.x
+    rest = BLUR.adjoint(BLUR(x) - SEEN) + 0.5 * (x - shrunk(x))
+    assert float(rest.abs().max()) < 1e-8
+    assert float((x - shrunk(x)).abs().max()) > 1e-3
 
 
 def test_generalised_variation_converges():
@@ -393,6 +413,8 @@ UNFOLDED = {
     "HQS": lg.HalfQuadratic(1.0),
     "HQS, Anderson": lg.Anderson(lg.HalfQuadratic(1.0)),
     "ADMM": lg.ADMM(rho=1.0),
+    "FISTA": lg.ForwardBackward(1.0, inertia=lg.Nesterov()),
+    "GD": lg.ForwardBackward(0.5, inertia=0.0),
 }
 
 
@@ -402,6 +424,9 @@ def test_weights_of_their_own_in_every_iteration(name):
     noise = [torch.full((2, 1, 1), 0.05).double().requires_grad_() for _ in range(5)]
     data = lg.LeastSquares(BLUR, SEEN)
     problems = [lg.Composite(data, lg.Denoiser(shrunk, sigma)) for sigma in noise]
+    if name == "GD":
+        red = lg.functions.DenoiserResidual
+        problems = [lg.Composite(data + red(shrunk, 0.5, sigma)) for sigma in noise]
     state = algorithm.init(problems[0], torch.zeros_like(SEEN))
     for problem in problems:
         state = algorithm.step(problem, state)

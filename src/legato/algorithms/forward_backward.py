@@ -35,7 +35,7 @@ from legato.algorithms.start import (
 )
 from legato.errors import InputError, StepError
 from legato.functions import mirror_prox
-from legato.functions.convexity import is_convex
+from legato.functions.convexity import has_potential, is_convex
 from legato.geometry import Euclidean, Geometry
 from legato.problems import Composite
 
@@ -379,7 +379,9 @@ class ForwardBackward(Algorithm[Composite, Any]):
             project = g.range_projector(half.mirror)
             return project and (lambda v: v._replace(mirror=project(v.mirror)))
 
-        return SplitStep(forward, backward, torch.as_tensor(alpha).numel() == 1, range_projector)
+        known = has_potential(problem.smooth) and has_potential(g)
+        symmetric = known and torch.as_tensor(alpha).numel() == 1
+        return SplitStep(forward, backward, symmetric, range_projector)
 
     def steps(self, problem: Composite, state: State) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from legato.functions.base import Function
 from legato.functions.blocks import Separable
 from legato.functions.box_section import BoxSection
 from legato.functions.cones import PositiveSemidefinite, SecondOrderCone
-from legato.functions.denoiser import Denoiser
+from legato.functions.denoiser import Denoiser, DenoiserResidual
 from legato.functions.entmax import SoftMaximum, Tsallis
 from legato.functions.flats import AffineSet, Halfspaces, Hankel
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
@@ -44,6 +44,7 @@ __all__ = [
     "Composed",
     "Conjugate",
     "Denoiser",
+    "DenoiserResidual",
     "Equality",
     "Function",
     "GroupL1",
