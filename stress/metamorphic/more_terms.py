@@ -14,7 +14,8 @@ from metamorphic.subject import Inputs, Numbers
 
 Draw = Callable[[Numbers], Inputs]
 SETS = (
-    "AffineSet", "BoxSection", "Halfspaces", "Hankel", "L0Ball", "L1Ball", "Monotone",
+    "AffineSet", "BoxSection", "GroupL0Ball", "Halfspaces", "Hankel", "L0Ball", "L1Ball",
+    "L1Sphere", "L2Sphere", "Monotone",
     "NuclearBall", "PositiveSemidefinite", "SecondOrderCone", "SpectralBall",
 )  # fmt: skip
 ENTRIES = {"permuted": {"x": (-1,)}}
@@ -81,4 +82,11 @@ def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
         "MCP": (_vector, lambda t: fn.MCP(t["w"]), ENTRIES),
         "SCAD": (_vector, lambda t: fn.SCAD(t["w"]), ENTRIES),
         "LogSum": (_vector, lambda t: fn.LogSum(t["w"]), ENTRIES),
+        "ExponentialType": (_vector, lambda t: fn.ExponentialType(t["w"]), ENTRIES),
+        "Geman": (_vector, lambda t: fn.Geman(t["w"]), ENTRIES),
+        "TruncatedQuadratic": (_vector, lambda t: fn.TruncatedQuadratic(t["w"]), ENTRIES),
+        "GroupL0Ball": (lambda n: {"x": n.normal(3, 4)}, lambda t: fn.GroupL0Ball(2),
+                        {"permuted": {"x": (-2,)}}),
+        "L1Sphere": (_vector, lambda t: fn.L1Sphere(t["w"]), ENTRIES),
+        "L2Sphere": (_vector, lambda t: fn.L2Sphere(t["w"]), ENTRIES),
     }  # fmt: skip

@@ -7,7 +7,18 @@ import torch
 import legato as lg
 from draws import crandn, rand, randn
 from legato.errors import InputError
-from legato.functions import L0, MCP, SCAD, L0Ball, LogSum
+from legato.functions import (
+    L0,
+    MCP,
+    SCAD,
+    ExponentialType,
+    Geman,
+    GroupL0Ball,
+    L0Ball,
+    L2Sphere,
+    LogSum,
+    TruncatedQuadratic,
+)
 from legato.testing import check_function, check_operator, check_prox
 from makers import PROX_CASES, E, complex_operators
 
@@ -80,7 +91,13 @@ def test_laws_of_smooth_functions(name):
     check_function(SMOOTH[name], crandn(4, seed=6))
 
 
-@pytest.mark.parametrize("g", [L0(0.5), L0Ball(2), MCP(0.7), SCAD(0.7), LogSum(0.7, 0.5)], ids=repr)
+NOT_CONVEX = [
+    L0(0.5), L0Ball(2), MCP(0.7), SCAD(0.7), LogSum(0.7, 0.5), ExponentialType(0.7), Geman(0.7),
+    TruncatedQuadratic(0.7, 0.1), GroupL0Ball(2), L2Sphere(0.6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("g", NOT_CONVEX, ids=repr)
 def test_penalties_that_are_not_convex_keep_phases(g):
     x = g.prox(Y, 0.4)
     torch.testing.assert_close(x.abs(), g.prox(Y.abs(), 0.4))

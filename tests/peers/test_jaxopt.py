@@ -65,6 +65,21 @@ def test_the_simplex_of_a_batch():
     )
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_spheres(order):
+    """Of many points of the sphere none is nearer, for points inside and outside."""
+    sphere = lg.functions.L1Sphere if order == 1 else lg.functions.L2Sphere
+    x = torch.cat((randn(5, 4, seed=30), 0.05 * randn(5, 4, seed=31)))
+    for radius in (1.0, 0.3, 2.0):
+        found = sphere(radius).prox(x)
+        sizes = torch.linalg.vector_norm(found, ord=order, dim=-1)
+        torch.testing.assert_close(sizes, torch.full((10,), radius).double())
+        others = randn(5000, 1, 4, seed=32)
+        others = radius * others / torch.linalg.vector_norm(others, order, dim=-1, keepdim=True)
+        nearest = (others - x).norm(dim=-1).amin(0)
+        assert bool(((found - x).norm(dim=-1) <= nearest).all())
+
+
 BALLS = {"l1": (lg.L1Ball, 1), "l2": (lg.L2Ball, 2), "linf": (lg.LInfBall, torch.inf)}
 
 

@@ -468,6 +468,26 @@ FOLDED = {
         lambda x, s: s * (np.log(np.abs(x) + 1e-3) - np.log(1e-3)).sum(),
         2.0,
     ),
+    "ETP": (
+        lambda s: fn.ExponentialType(s, 0.5 * s**3),
+        lambda x, s: s / (1 - np.exp(-0.5 * s**3)) * (1 - np.exp(-0.5 * s**3 * np.abs(x))).sum(),
+        2.0,
+    ),
+    "Geman": (
+        lambda s: fn.Geman(s, 0.5 * s**3),
+        lambda x, s: s * (np.abs(x) / (np.abs(x) + 0.5 * s**3)).sum(),
+        2.0,
+    ),
+    "RelaxedMumfordShah": (
+        lambda s: fn.TruncatedQuadratic(2 * s, 0.7),
+        lambda x, s: np.minimum(s * x**2, 0.7).sum(),
+        2.0,
+    ),
+    "RelaxedMumfordShah of one cost": (
+        lambda s: fn.TruncatedQuadratic(2.0, s),
+        lambda x, s: np.minimum(x**2, s).sum(),
+        0.5,
+    ),
     "QuadraticEnvelopeCard": (
         lambda s: fn.MCP((2 * s) ** 0.5, 1.0),
         lambda x, s: (s - 0.5 * np.maximum(0, np.sqrt(2 * s) - np.abs(x)) ** 2).sum(),
@@ -510,9 +530,27 @@ def test_at_most_so_many_entries(size):
     assert int((found != 0).sum()) == 1
 
 
+@BOTH
+def test_at_most_so_many_columns(size):
+    """Against dropping each column: the one that costs least is dropped."""
+    n, _, _ = SIZES[size]
+    x = drawn(size, 3, n) + 1.0
+    ball = fn.GroupL0Ball(n - 1)
+    assert float(ball(x)) == torch.inf
+    found = ball.prox(x, 2.0)
+    assert float(ball(found)) == 0
+    costs = [norm(x[:, k].double().numpy()) for k in range(n)]
+    dropped = int(np.argmin(costs))
+    expected = x.clone()
+    expected[:, dropped] = 0
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: fn.ExponentialType(-1.0), lambda: fn.ExponentialType(1.0, -1.0),
+        lambda: fn.Geman(-1.0), lambda: fn.Geman(1.0, -1.0),
         lambda: fn.SCAD(-1.0), lambda: fn.SCAD(1.0, 1.7), lambda: fn.LogSum(-1.0),
         lambda: fn.LogSum(1.0, -1.0), lambda: lg.L2Norm().prox(torch.ones(3), -1),
         lambda: lg.Function()(torch.ones(4)), lambda: lg.L1().shifted(5), lambda: "2" * lg.L1(),

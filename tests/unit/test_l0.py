@@ -73,6 +73,29 @@ def test_hard_thresholding_finds_a_sparse_vector():
     torch.testing.assert_close(x, truth, atol=1e-9, rtol=0)
 
 
+def test_the_largest_groups_are_kept():
+    """Against all pairs of columns, in a batch; along other axes; what is NaN is kept."""
+    y = normal(5, 3, 4, seed=2)
+    found = lg.functions.GroupL0Ball(2).prox(y)
+    for row, x in zip(y, found, strict=True):
+        pairs = torch.combinations(torch.arange(4))
+        left = [float((row - row * torch.zeros(4).index_fill(0, p, 1.0)).norm()) for p in pairs]
+        assert float((row - x).norm()) == pytest.approx(min(left))
+        assert int((x.norm(dim=0) > 0).sum()) == 2
+        torch.testing.assert_close(lg.functions.GroupL0Ball(2).prox(row), x)
+    ball = lg.functions.GroupL0Ball(2, dim=-2, group_dim=-1)
+    torch.testing.assert_close(ball.prox(y.mT), found.mT)
+    assert ball(found.mT) == 0
+    assert ball(y.mT) == torch.inf
+    assert ball.values(torch.stack((y.mT, found.mT)), 1).tolist() == [torch.inf, 0.0]
+    tied = torch.ones(2, 3).double()
+    assert lg.functions.GroupL0Ball(1).prox(tied)[0].tolist() == [1.0, 0.0, 0.0]
+    broken = torch.tensor([[1.0, torch.nan], [1.0, 0.0]]).double()
+    assert lg.functions.GroupL0Ball(1).prox(broken).isnan().any()
+    assert lg.functions.GroupL0Ball(1)(broken).isnan()
+    assert not lg.functions.GroupL0Ball(0).prox(y).any()
+
+
 @pytest.mark.parametrize("count", [-1, 1.5, True])
 def test_a_count_is_a_whole_number(count):
     with pytest.raises(InputError, match="whole number"):

@@ -12,7 +12,7 @@ from sklearn.linear_model import QuantileRegressor
 import legato as lg
 from draws import rand, randn
 from legato.errors import InputError
-from legato.functions import MCP, SCAD, LogSum
+from legato.functions import MCP, SCAD, ExponentialType, Geman, LogSum, TruncatedQuadratic
 
 SOLVER = {"solver": cp.CLARABEL, "tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 
@@ -221,6 +221,10 @@ FOLDED = {
     "MCP": lambda w: MCP(w, 2.0),
     "SCAD": lambda w: SCAD(w, 3.0),
     "LogSum": lambda w: LogSum(w, 0.6),
+    "ExponentialType": lambda w: ExponentialType(w, 1.4),
+    "ExponentialType, flat": lambda w: ExponentialType(w, 0.2),
+    "Geman": lambda w: Geman(w, 0.7),
+    "TruncatedQuadratic": lambda w: TruncatedQuadratic(w, 0.9),
 }
 
 
@@ -300,6 +304,19 @@ REFUSED = {
     "γ = 0": (lambda: MCP(1.0, 0.0), "larger than 0"),
     "a = 2": (lambda: SCAD(1.0, 2.0), "larger than 2"),
     "ε = 0": (lambda: LogSum(1.0, 0.0), "larger than 0"),
+    "γ < 0": (lambda: Geman(1.0, -1.0), "gamma of Geman must be larger than 0"),
+    "γ that is not a number": (lambda: ExponentialType(1.0, torch.nan), "larger than 0"),
+    "a negative cost": (lambda: TruncatedQuadratic(1.0, -1.0), "most of TruncatedQuadratic"),
+    "a sphere of radius 0": (lambda: lg.functions.L2Sphere(0.0), "radius of L2Sphere"),
+    "a sphere of one number": (
+        lambda: lg.functions.L1Sphere().prox(torch.tensor(1.0)),
+        "needs an axis",
+    ),
+    "groups of one axis": (lambda: lg.functions.GroupL0Ball(1).prox(VECTOR), "needs two axes"),
+    "groups along themselves": (
+        lambda: lg.functions.GroupL0Ball(1, -1, 1).prox(torch.ones(2, 2)),
+        "needs two axes",
+    ),
     "a step that varies": (
         lambda: lg.prox(lg.Monotone(), lg.Euclidean(), VECTOR, VECTOR.cumsum(0)),
         "couples the entries",

@@ -40,6 +40,11 @@ PROXES = {
     "MCP": (lg.functions.MCP(0.5), torch.tensor([2.0, 0.1, -0.9])),
     "SCAD": (lg.functions.SCAD(0.5), torch.tensor([2.0, 0.1, -0.9])),
     "log-sum": (lg.functions.LogSum(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "exponential": (lg.functions.ExponentialType(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "Geman": (lg.functions.Geman(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "truncated": (lg.functions.TruncatedQuadratic(0.5, 0.6), torch.tensor([2.0, 0.1, -0.9])),
+    "sphere": (lg.functions.L2Sphere(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "ℓ1 sphere": (lg.functions.L1Sphere(0.5), torch.tensor([2.0, 0.1, -0.9])),
     "non-negative": (lg.NonNegative(), torch.tensor([2.0, -0.1])),
 }
 

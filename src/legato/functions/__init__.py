@@ -6,12 +6,13 @@ from legato.functions.algebra import Composed, Conjugate, Scaled, Shifted, Sum
 from legato.functions.base import Function
 from legato.functions.blocks import Separable
 from legato.functions.box_section import BoxSection
+from legato.functions.concave import ExponentialType, Geman, TruncatedQuadratic
 from legato.functions.cones import PositiveSemidefinite, SecondOrderCone
 from legato.functions.denoiser import Denoiser, DenoiserResidual
 from legato.functions.entmax import SoftMaximum, Tsallis
 from legato.functions.flats import AffineSet, Halfspaces, Hankel
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
-from legato.functions.l0 import L0, L0Ball
+from legato.functions.l0 import L0, GroupL0Ball, L0Ball
 from legato.functions.l2_norm import L2Norm
 from legato.functions.largest import L1Ball, LInfNorm, MaxEntry
 from legato.functions.losses import Hinge, Huber, Quantile
@@ -27,6 +28,7 @@ from legato.functions.smoothing import LogBarrier, SmoothAbsolute
 from legato.functions.sorted_l1 import SortedL1
 from legato.functions.sparse_group import SparseGroupL1
 from legato.functions.spectral import Nuclear, NuclearBall, SpectralBall, SpectralNorm
+from legato.functions.spheres import L1Sphere, L2Sphere
 from legato.functions.sums import Successive
 from legato.functions.variation import IsotropicTV
 from legato.functions.variation_1d import TotalVariation1D
@@ -46,7 +48,10 @@ __all__ = [
     "Denoiser",
     "DenoiserResidual",
     "Equality",
+    "ExponentialType",
     "Function",
+    "Geman",
+    "GroupL0Ball",
     "GroupL1",
     "Halfspaces",
     "Hankel",
@@ -56,8 +61,10 @@ __all__ = [
     "KullbackLeibler",
     "L0Ball",
     "L1Ball",
+    "L1Sphere",
     "L2Ball",
     "L2Norm",
+    "L2Sphere",
     "LInfBall",
     "LInfNorm",
     "LeastSquares",
@@ -93,6 +100,7 @@ __all__ = [
     "Successive",
     "Sum",
     "TotalVariation1D",
+    "TruncatedQuadratic",
     "Tsallis",
     "Zero",
     "mirror_prox",

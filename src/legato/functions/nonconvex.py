@@ -16,8 +16,8 @@ from legato.functions.prox import register_prox
 from legato.geometry import Euclidean
 
 
-class _Folded(Function):
-    """A penalty of |x_i|, concave on x_i ≥ 0: g only, without momentum, and minimisers are local.
+class Folded(Function):
+    """A penalty of |x_i| that is not convex: g only, without momentum, and minimisers are local.
 
     Its prox is found among the minimisers on the pieces of the penalty.
     """
@@ -41,8 +41,8 @@ class _Folded(Function):
         return 0
 
 
-@register_prox(_Folded, Euclidean)
-def _(g: _Folded, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
+@register_prox(Folded, Euclidean)
+def _(g: Folded, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
     size = y.abs()
 
     @torch.no_grad()
@@ -63,7 +63,7 @@ def _between(z: Tensor, lo: Any, hi: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MCP(_Folded):
+class MCP(Folded):
     r"""The minimax concave penalty, g(x) = Σ p(x_i): w|x| that bends to a constant at |x| = γw.
 
     .. math:: p(x) = w|x| − \tfrac{x^2}{2γ} \text{ for } |x| ≤ γw, \qquad \tfrac12 γw^2
@@ -98,7 +98,7 @@ class MCP(_Folded):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SCAD(_Folded):
+class SCAD(Folded):
     r"""The smoothly clipped absolute deviation, g(x) = Σ p(x_i): w|x| up to w, constant from aw.
 
     .. math:: p′(x) = w \text{ for } x ≤ w, \quad \tfrac{aw − x}{a − 1} \text{ for } w ≤ x ≤ aw,
@@ -136,7 +136,7 @@ class SCAD(_Folded):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LogSum(_Folded):
+class LogSum(Folded):
     r"""The log-sum penalty, g(x) = Σ w_i log(1 + |x_i|/ε_i).
 
     .. math:: \mathrm{prox}(y) = \tfrac12\bigl(|y| − ε + \sqrt{(|y| + ε)^2 − 4αw}\bigr)
