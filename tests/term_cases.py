@@ -334,6 +334,49 @@ case(
     feasible=_free,
 )
 
+
+def _half_k_support(count: int) -> Any:
+    """½ min Σ x_i²/θ_i over shares θ ≤ 1 of a row, k in all."""
+
+    def model(x: cp.Variable) -> tuple[Any, list[Any]]:
+        shares = cp.Variable((3, 4))
+        cost = sum(cp.quad_over_lin(x[i, j], shares[i, j]) for i in range(3) for j in range(4))
+        limits = [shares >= 0, shares <= 1, cp.sum(shares, axis=1) <= count]
+        return a * 0.8 * 0.5 * cost + _sq(x), limits
+
+    return model
+
+
+case(
+    lg.functions.KSupport,
+    build=lambda w: (lg.functions.KSupport(2, w), E),
+    parameters=(one(0.8),),
+    feasible=_free,
+    solver_tolerance=1e-9,
+    model=_half_k_support(2),
+)
+case(
+    lg.functions.KSupport,
+    build=lambda w: (lg.functions.KSupport(1, w, dim=0), E),
+    parameters=(0.5 + rand(1, 4, seed=57),),
+    feasible=_free,
+)
+case(
+    lg.functions.OfSingularValues,
+    y=MATRICES,
+    build=lambda w: (lg.functions.OfSingularValues(lg.functions.KSupport(2, w)), E),
+    parameters=(one(0.8),),
+    feasible=lambda s: 3 * randn(2, 3, 4, seed=s),
+)
+case(
+    lg.functions.OfSingularValues,
+    build=lambda w: (lg.functions.OfSingularValues(lg.L1(w)), E),
+    parameters=(one(1.2),),
+    feasible=_free,
+    solver_tolerance=1e-10,
+    model=lambda x: (a * 1.2 * cp.normNuc(x) + _sq(x), []),
+)
+
 # --- sequences ------------------------------------------------------------------------------------
 
 case(

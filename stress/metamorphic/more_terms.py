@@ -50,6 +50,10 @@ def _falling(w: Tensor) -> Tensor:
     return w * torch.tensor([2.0, 1.5, 0.7, 0.1], dtype=w.dtype)
 
 
+def _rising(w: Tensor) -> Tensor:
+    return w * torch.tensor([0.0, 0.5, 2.0], dtype=w.dtype)
+
+
 def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any]]]:
     """Draw, function of the inputs, facts; all of them have a prox."""
     return {
@@ -87,6 +91,10 @@ def more_terms() -> dict[str, tuple[Draw, Callable[[Inputs], Any], dict[str, Any
         "TruncatedQuadratic": (_vector, lambda t: fn.TruncatedQuadratic(t["w"]), ENTRIES),
         "GroupL0Ball": (lambda n: {"x": n.normal(3, 4)}, lambda t: fn.GroupL0Ball(2),
                         {"permuted": {"x": (-2,)}}),
+        "KSupport": (_vector, lambda t: fn.KSupport(2, t["w"]), ENTRIES),
+        "L0BallEnvelope": (_vector, lambda t: fn.L0BallEnvelope(2, t["w"]), ENTRIES),
+        "OfSingularValues": (_matrix, lambda t: fn.OfSingularValues(fn.MCP(t["w"])), ENTRIES),
+        "WeightedNuclear": (_matrix, lambda t: fn.WeightedNuclear(_rising(t["w"])), ENTRIES),
         "L1Sphere": (_vector, lambda t: fn.L1Sphere(t["w"]), ENTRIES),
         "L2Sphere": (_vector, lambda t: fn.L2Sphere(t["w"]), ENTRIES),
     }  # fmt: skip

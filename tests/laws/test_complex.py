@@ -14,7 +14,9 @@ from legato.functions import (
     ExponentialType,
     Geman,
     GroupL0Ball,
+    KSupport,
     L0Ball,
+    L0BallEnvelope,
     L2Sphere,
     LogSum,
     TruncatedQuadratic,
@@ -93,7 +95,8 @@ def test_laws_of_smooth_functions(name):
 
 NOT_CONVEX = [
     L0(0.5), L0Ball(2), MCP(0.7), SCAD(0.7), LogSum(0.7, 0.5), ExponentialType(0.7), Geman(0.7),
-    TruncatedQuadratic(0.7, 0.1), GroupL0Ball(2), L2Sphere(0.6),
+    TruncatedQuadratic(0.7, 0.1), GroupL0Ball(2), L2Sphere(0.6), KSupport(2, 0.6),
+    L0BallEnvelope(2, 0.6),
 ]  # fmt: skip
 
 

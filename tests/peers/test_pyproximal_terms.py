@@ -546,6 +546,106 @@ def test_at_most_so_many_columns(size):
     torch.testing.assert_close(found, expected)
 
 
+SHAPES = {"float32": (10, 20, torch.float32), "float64": (11, 22, torch.float64)}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_penalty_of_singular_values(kind):
+    """NumPy's singular values, each moved to the best of a grid."""
+    n, m, dtype = SHAPES[kind]
+    g = fn.OfSingularValues(fn.MCP(2.0**0.5, 1.0))
+    x = rand(n, m, seed=1).to(dtype)
+    U, S, Vh = np.linalg.svd(x.double().numpy(), full_matrices=False)
+
+    def value(s):
+        return 1 - 0.5 * np.maximum(0, np.sqrt(2) - s) ** 2
+
+    assert float(g(x)) == pytest.approx(value(S).sum(), rel=1e-5)
+    grid = np.linspace(0, 12, 120001)[:, None]
+    best = grid[np.argmin(0.5 * (grid - S) ** 2 + 0.75 * value(grid), 0), 0]
+    expected = torch.from_numpy(U * best @ Vh)
+    torch.testing.assert_close(g.prox(x, 0.75).double(), expected, atol=3e-4, rtol=0)
+
+
+@BOTH
+def test_a_nuclear_norm_with_weights(size):
+    n, sigma, dtype = SIZES[size]
+    x = drawn(size, n, n + 3)
+    weights = (sigma * torch.linspace(0.1, 2.0, n)).to(dtype)
+    g = fn.WeightedNuclear(weights)
+    U, S, Vh = np.linalg.svd(x.double().numpy(), full_matrices=False)
+    w = weights.double().numpy()
+    assert float(g(x)) == pytest.approx((w * S).sum(), rel=1e-5)
+    found = g.prox(x, 0.75).double()
+    expected = torch.from_numpy(U * np.maximum(S - 0.75 * w, 0) @ Vh)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+    def whole(z):
+        return (w * np.linalg.svd(z, compute_uv=False)).sum()
+
+    is_prox(whole, found.numpy(), x.double().numpy(), 0.75, 1e-4)
+
+
+def half_square(x, count):
+    """½ of the k-support norm squared by its formula: the one r of k that fits."""
+    z = np.sort(np.abs(x))[::-1]
+    for r in range(count):
+        rest = z[count - r - 1 :].sum() / (r + 1)
+        before = z[count - r - 2] if r < count - 1 else np.inf
+        if before > rest >= z[count - r - 1]:
+            return 0.5 * ((z[: count - r - 1] ** 2).sum() + (r + 1) * rest**2)
+    raise AssertionError("no r fits")
+
+
+ENVELOPES = {
+    # points as theirs are drawn, and their values
+    "4 of 10, float32": (10, torch.float32, 94.89988856174841),
+    "4 of 11, float64": (11, torch.float64, 145.6421905545182),
+}
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_the_envelope_of_a_limit(name):
+    n, dtype, theirs = ENVELOPES[name]
+    x = torch.from_numpy(np.random.RandomState(10).normal(0.0, 10.0, n)).to(dtype)
+    g, wide = fn.L0BallEnvelope(4), x.double().numpy()
+    assert float(g(x)) == pytest.approx(theirs, rel=1e-5)
+    assert float(g(x)) == pytest.approx(half_square(wide, 4) - 0.5 * norm(wide) ** 2, rel=1e-5)
+    found = g.prox(x, 0.35).double().numpy()
+    is_prox(lambda z: half_square(z, 4) - 0.5 * norm(z) ** 2, found, wide, 0.35, 1e-3)
+
+
+def test_known_examples_of_the_envelope():
+    x = torch.tensor([1, 1.5, 1.3, 4.1, 2.1, 1.6, 1.8, 1.8]).double()
+    g = fn.L0BallEnvelope(5)
+    assert float(g(x)) == pytest.approx(6.20625)
+    expected = torch.tensor([0, 0.68571429, 0, 4.1, 2.1, 1.08571429, 1.8, 1.8]).double()
+    torch.testing.assert_close(g.prox(x, 0.75), expected, atol=1e-7, rtol=0)
+    x, g = torch.tensor([1, -1, 1, -0.1, 1]).double(), fn.L0BallEnvelope(4)
+    assert float(g(x)) == pytest.approx(0.09625)
+    torch.testing.assert_close(g.prox(x, 0.75), torch.tensor([1.0, -1, 1, 0, 1]).double())
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_the_envelope_of_a_rank_with_a_square(kind):
+    """R(X) + ½‖X − M‖², which is convex: KSupport of singular values, and a linear term."""
+    n, m, dtype = (10, 10, torch.float32) if kind == "float32" else (11, 14, torch.float64)
+    x = torch.from_numpy(np.random.RandomState(10).normal(0, 1, (n, m))).to(dtype)
+    theirs = 5.931525368112523 if n == 10 else 14.146478354862971  # with a norm not squared
+    envelope = fn.OfSingularValues(fn.L0BallEnvelope(8))
+    assert float(envelope(x)) == pytest.approx(theirs - 0.5 * float(x.norm()), rel=1e-4)
+    M = torch.full((n, m), 0.3, dtype=dtype)
+    g = fn.OfSingularValues(fn.KSupport(8)) + lg.Linear(-M)
+    full = float(envelope(x)) + 0.5 * float((x - M).square().sum())
+    assert float(g(x)) + 0.5 * float(M.square().sum()) == pytest.approx(full, rel=1e-5)
+    found, wide = g.prox(x, 0.75).double().numpy(), x.double().numpy()
+
+    def value(z):
+        return half_square(np.linalg.svd(z, compute_uv=False), 8) - 0.3 * z.sum()
+
+    is_prox(value, found, wide, 0.75, 1e-4)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -45,6 +45,16 @@ PROXES = {
     "truncated": (lg.functions.TruncatedQuadratic(0.5, 0.6), torch.tensor([2.0, 0.1, -0.9])),
     "sphere": (lg.functions.L2Sphere(0.5), torch.tensor([2.0, 0.1, -0.9])),
     "ℓ1 sphere": (lg.functions.L1Sphere(0.5), torch.tensor([2.0, 0.1, -0.9])),
+    "k-support": (lg.functions.KSupport(2), torch.tensor([2.0, 1.9, -0.9, 0.1])),
+    "envelope of a limit": (lg.functions.L0BallEnvelope(2), torch.tensor([2.0, 1.9, -1.8, 0.1])),
+    "concave of singular values": (
+        lg.functions.OfSingularValues(lg.functions.MCP(0.5)),
+        torch.tensor([[2.0, 0.1], [0.3, 0.2], [-0.5, 0.1]]),
+    ),
+    "weighted singular values": (
+        lg.functions.WeightedNuclear(torch.tensor([0.1, 0.5]).double()),
+        torch.tensor([[2.0, 0.1], [0.3, 0.9], [-0.5, 0.1]]),
+    ),
     "non-negative": (lg.NonNegative(), torch.tensor([2.0, -0.1])),
 }
 

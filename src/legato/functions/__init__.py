@@ -11,6 +11,7 @@ from legato.functions.cones import PositiveSemidefinite, SecondOrderCone
 from legato.functions.denoiser import Denoiser, DenoiserResidual
 from legato.functions.entmax import SoftMaximum, Tsallis
 from legato.functions.flats import AffineSet, Halfspaces, Hankel
+from legato.functions.k_support import KSupport, L0BallEnvelope
 from legato.functions.kernels import BregmanTerm, NegativeEntropy, SquaredDistance, SquaredNorm
 from legato.functions.l0 import L0, GroupL0Ball, L0Ball
 from legato.functions.l2_norm import L2Norm
@@ -20,6 +21,7 @@ from legato.functions.monotone import Monotone
 from legato.functions.nonconvex import MCP, SCAD, LogSum
 from legato.functions.normmax import NormMaximum, SimplexNorm
 from legato.functions.norms import L1, AsymmetricL1, GroupL1
+from legato.functions.of_singular_values import OfSingularValues, WeightedNuclear
 from legato.functions.poisson import KullbackLeibler
 from legato.functions.prox import mirror_prox, prox, register_prox, registered_pairs
 from legato.functions.sets import Box, L2Ball, LInfBall, NonNegative, Simplex
@@ -58,8 +60,10 @@ __all__ = [
     "Hinge",
     "Huber",
     "IsotropicTV",
+    "KSupport",
     "KullbackLeibler",
     "L0Ball",
+    "L0BallEnvelope",
     "L1Ball",
     "L1Sphere",
     "L2Ball",
@@ -79,6 +83,7 @@ __all__ = [
     "NormMaximum",
     "Nuclear",
     "NuclearBall",
+    "OfSingularValues",
     "PositiveSemidefinite",
     "Quadratic",
     "Quantile",
@@ -102,6 +107,7 @@ __all__ = [
     "TotalVariation1D",
     "TruncatedQuadratic",
     "Tsallis",
+    "WeightedNuclear",
     "Zero",
     "mirror_prox",
     "prox",

@@ -39,7 +39,7 @@ class NormMaximum(_OfANorm):
 
     >>> x = torch.tensor([1.0, 0.5, -2.0])
     >>> lg.NormMaximum(2.0).grad(x).round(decimals=3)
-    tensor([0.7060, 0.2940, 0.0000])
+    tensor([0.6890, 0.3110, 0.0000])
     >>> lg.NormMaximum(2.0)(x).round(decimals=3)
     tensor(0.0890)
     """
@@ -69,7 +69,7 @@ class SimplexNorm(_OfANorm):
     Its conjugate is :class:`NormMaximum`. Reference: Blondel, Martins, Niculae (2020).
 
     >>> lg.SimplexNorm(2.0)(torch.tensor([0.6, 0.4])), lg.SimplexNorm(2.0).conjugate()
-    (tensor(0.7211), NormMaximum(2))
+    (tensor(0.7211), NormMaximum())
     """
 
     alpha: Tensor | float = 2.0

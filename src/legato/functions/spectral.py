@@ -22,7 +22,8 @@ from legato.functions.singular_values import leading_directions, soft_threshold_
 from legato.geometry import Euclidean
 
 
-def _require_matrices(g: Function, x: Tensor, weight: Any) -> None:
+def require_matrices(g: Function, x: Tensor, weight: Any = 1.0) -> None:
+    """Refuse vectors, and weights that are not one for each matrix."""
     if x.ndim < 2:
         raise InputError(
             f"{g!r} takes matrices, the last two axes of x, but x has shape {tuple(x.shape)}."
@@ -54,11 +55,11 @@ class Nuclear(OfMatrices):
         require_nonnegative(self.weight, "The weight of Nuclear")
 
     def summands(self, x: Var) -> Tensor:
-        _require_matrices(self, x, self.weight)
-        return self.weight * _singular_values(x).sum(-1)[..., None, None]
+        require_matrices(self, x, self.weight)
+        return self.weight * singular_values(x).sum(-1)[..., None, None]
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return (_singular_values(y)[..., None, :] - step * self.weight).abs()
+        return (singular_values(y)[..., None, :] - step * self.weight).abs()
 
     def make_conjugate(self) -> Function:
         return SpectralBall(self.weight)
@@ -88,14 +89,14 @@ class SpectralBall(OfMatrices, Indicator):
         require_nonnegative(self.radius, "The radius of SpectralBall")
 
     def violation(self, x: Var) -> Tensor:
-        _require_matrices(self, x, self.radius)
-        return _singular_values(x)[..., None, :1] - self.radius
+        require_matrices(self, x, self.radius)
+        return singular_values(x)[..., None, :1] - self.radius
 
     def bounds(self) -> tuple[Any, Any]:
         return -self.radius, self.radius
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return (_singular_values(y)[..., None, :] - self.radius).abs()
+        return (singular_values(y)[..., None, :] - self.radius).abs()
 
     def make_conjugate(self) -> Function:
         return Nuclear(self.radius)
@@ -125,11 +126,11 @@ class SpectralNorm(OfMatrices):
         require_nonnegative(self.weight, "The weight of SpectralNorm")
 
     def summands(self, x: Var) -> Tensor:
-        _require_matrices(self, x, self.weight)
-        return self.weight * _singular_values(x)[..., None, :1]
+        require_matrices(self, x, self.weight)
+        return self.weight * singular_values(x)[..., None, :1]
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return l1_kinks(_singular_values(y)[..., None, :], step * self.weight, -1)
+        return l1_kinks(singular_values(y)[..., None, :], step * self.weight, -1)
 
     def make_conjugate(self) -> Function:
         return NuclearBall(self.weight)
@@ -159,20 +160,20 @@ class NuclearBall(OfMatrices, Indicator):
         require_nonnegative(self.radius, "The radius of NuclearBall")
 
     def violation(self, x: Var) -> Tensor:
-        _require_matrices(self, x, self.radius)
-        return _singular_values(x).sum(-1)[..., None, None] - self.radius
+        require_matrices(self, x, self.radius)
+        return singular_values(x).sum(-1)[..., None, None] - self.radius
 
     def bounds(self) -> tuple[Any, Any]:
         return -self.radius, self.radius
 
     def kinks(self, y: Tensor, step: Any) -> Tensor:
-        return l1_kinks(_singular_values(y)[..., None, :], self.radius, -1)
+        return l1_kinks(singular_values(y)[..., None, :], self.radius, -1)
 
     def make_conjugate(self) -> Function:
         return SpectralNorm(self.radius)
 
 
-def _singular_values(x: Tensor) -> Tensor:
+def singular_values(x: Tensor) -> Tensor:
     """Of each matrix, the largest first; NaN where an entry is no number, which LAPACK refuses."""
     broken = ~torch.isfinite(x).all((-2, -1), keepdim=True)
     values = torch.linalg.svdvals(torch.where(broken, 0.0, x))
@@ -181,31 +182,31 @@ def _singular_values(x: Tensor) -> Tensor:
 
 @register_prox(Nuclear, Euclidean)
 def _(g: Nuclear, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
-    _require_matrices(g, y, g.weight)
+    require_matrices(g, y, g.weight)
     return soft_threshold_singular_values(y, alpha * g.weight)
 
 
 @register_prox(SpectralBall, Euclidean)
 def _(g: SpectralBall, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
-    _require_matrices(g, y, g.radius)
+    require_matrices(g, y, g.radius)
     return y - soft_threshold_singular_values(y, g.radius)  # Moreau's identity
 
 
 @register_prox(SpectralNorm, Euclidean)
 def _(g: SpectralNorm, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
-    _require_matrices(g, y, g.weight)
+    require_matrices(g, y, g.weight)
     return y - _within(y, alpha * g.weight)  # Moreau's identity
 
 
 @register_prox(NuclearBall, Euclidean)
 def _(g: NuclearBall, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor:
-    _require_matrices(g, y, g.radius)
+    require_matrices(g, y, g.radius)
     return _within(y, g.radius)
 
 
 def _within(y: Tensor, radius: Any) -> Tensor:
     """Soft thresholding of singular values by the level that leaves the radius, outside of it."""
-    sizes = _singular_values(y)[..., None, :]
+    sizes = singular_values(y)[..., None, :]
     radius = torch.as_tensor(radius, dtype=sizes.dtype, device=y.device)
     _, mean, count = level(sizes, radius, -1)
     outside = sizes.sum(-1, keepdim=True) > radius
