@@ -51,7 +51,8 @@ PROGRAMS = {
 }  # fmt: skip
 """Layers that solve programs; tests of their own hold them against such laws."""
 SPLITTINGS = {
-    "ADMM", "Anderson", "Denoiser", "DouglasRachford", "HalfQuadratic", "Part", "parts",
+    "ADMM", "Anderson", "Denoiser", "DenoiserResidual", "DouglasRachford", "HalfQuadratic", "Part",
+    "parts",
 }  # fmt: skip
 """Of some problems only, of tuples, and a network: by laws of their own, in test_splittings.py."""
 EXCEPTIONS = SPLITTINGS | BASES | RECORDS | INNER | TABLES | ENGINES | PROGRAMS

@@ -344,6 +344,22 @@ def test_counts():
     assert float(energy(x) - energy(truth)) < 1e-3
 
 
+def test_simultaneous_iterative_reconstruction():
+    """SIRT, x ← x + CAᵀR(b − Ax) with R, C over row and column sums: steps of 1 for √R A √C."""
+    scan = lg.Radon(torch.linspace(0, torch.pi, 9)[:-1], 5).matrix(F64)
+    truth = rand(25, seed=15)
+    R, C = (torch.where(t > 0, 1 / t, 0.0) for t in (scan.sum(1), scan.sum(0)))
+    data = lg.LeastSquares(R.sqrt()[:, None] * scan * C.sqrt(), R.sqrt() * (scan @ truth))
+    M, x = scan.numpy(), np.zeros(25)
+    for _ in range(20):
+        x = x + C.numpy() * (M.T @ (R.numpy() * (M @ (truth.numpy() - x))))
+    algorithm, start = lg.ForwardBackward(1.0, inertia=0.0), torch.zeros(25, dtype=F64)
+    found = lg.solve(lg.Composite(data), algorithm, x0=start, stop=lg.Stop(20)).x
+    np.testing.assert_allclose((C.sqrt() * found).numpy(), x, atol=1e-12)
+    far = lg.solve(lg.Composite(data), algorithm, x0=start, stop=lg.Stop(5000)).x
+    torch.testing.assert_close(scan @ (C.sqrt() * far), scan @ truth, atol=1e-2, rtol=0)
+
+
 # --- linear systems -------------------------------------------------------------------------------
 
 MASK = rand(6, 6, seed=7) > 0.4

@@ -63,6 +63,16 @@ def test_ties_zeros_and_sizes(dtype, size):
         assert float(energy) <= truth * (1 + 1e-5)
 
 
+def test_entries_of_very_different_size():
+    """One has a share of its own; two ones divide the other, whatever the first is."""
+    for large in (10.0, 1e8, 1e30):
+        y = torch.tensor([large, -1.0, 1.0]).double()
+        torch.testing.assert_close(KSupport(2).prox(y)[1:], torch.tensor([-1.0, 1.0]).double() / 3)
+        assert float(L0BallEnvelope(2)(y)) == pytest.approx(1.0)
+        torch.testing.assert_close(L0BallEnvelope(2).prox(y, 0.5)[1:], y[1:] * 2 / 3)
+    assert float(L0BallEnvelope(1)(torch.tensor([torch.inf, 0.0]))) == 0
+
+
 def test_a_batch_is_its_elements_and_nan_stays_in_its_row():
     y = randn(4, 6, seed=8)
     y[2, 1] = torch.nan

@@ -39,13 +39,14 @@ def _shares(size: Tensor, v: Tensor, count: int, dim: int) -> _Shares:
     k = min(count, n)
     with torch.no_grad():
         kth = size.topk(k, dim).values.narrow(dim, k - 1, 1)
-        # Σθ falls with μ, from k or more to k or less.
+        # Σθ falls with μ, from k or more to k or less. Halved is the ratio, for μ has any size.
         low, high = kth / (1 + v), size.amax(dim, keepdim=True) / (v + k / n)
         for _ in range(HALVINGS.get(size.dtype, 60) + 20):
-            middle = 0.5 * (low + high)
+            middle = low.sqrt() * high.sqrt()
             share = (size / torch.where(middle > 0, middle, 1.0) - v).clamp(0, 1)
             enough = share.sum(dim, keepdim=True) > k
             low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+        high = torch.where(kth == 0, 0.0, high)  # there is a whole share for each
         whole = ~(size < (1 + v) * high)  # NaN stays
         between = ~whole & (size > v * high)
     total = torch.where(between, size, 0.0).sum(dim, keepdim=True)
@@ -75,12 +76,15 @@ class _OfFewEntries(AlongAxis):
         )
         return x
 
-    def _half_square(self, x: Tensor) -> Tensor:
-        """½‖x‖² of the k-support norm."""
+    def _half_squares(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """½‖x‖² of the k-support norm, and how much it is larger than that of the Euclidean one."""
         size = self._on_an_axis(x).abs()
         found = _shares(size, size.new_zeros(()), self.count, self.dim)
-        squares = torch.where(found.whole, size * size, 0.0).sum(self.dim, keepdim=True)
-        return 0.5 * (squares + found.total * found.mu * (found.room > 0))
+        squares = size * size
+        whole = torch.where(found.whole, squares, 0.0).sum(self.dim, keepdim=True)
+        rest = torch.where(found.whole, 0.0, squares).sum(self.dim, keepdim=True)
+        shared = torch.where(found.room > 0, found.total * found.mu, rest)
+        return 0.5 * (whole + shared), 0.5 * (shared - rest)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +108,7 @@ class KSupport(_OfFewEntries):
     dim: int = -1
 
     def summands(self, x: Var) -> Tensor:
-        return self.weight * self._half_square(x)
+        return self.weight * self._half_squares(x)[0]
 
     def conjugate_values(self, y: Var, batch: int = 0) -> Tensor:
         size = self._on_an_axis(y).abs()
@@ -144,8 +148,7 @@ class L0BallEnvelope(_OfFewEntries):
     dim: int = -1
 
     def summands(self, x: Var) -> Tensor:
-        gap = self._half_square(x) - 0.5 * (x.abs() ** 2).sum(self.dim, keepdim=True)
-        return self.weight * gap.clamp(min=0)
+        return self.weight * self._half_squares(x)[1].clamp(min=0)
 
     def moved(self, size: Tensor, alpha: Any) -> tuple[Tensor, Tensor]:
         """The prox of sizes, and its slope in each where μ stays."""

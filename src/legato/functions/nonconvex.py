@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato._support.checks import require_nonnegative, require_tensor_or_number
+from legato._support.checks import holds, require_nonnegative, require_tensor_or_number
 from legato._support.tree import Var
 from legato.errors import InputError
 from legato.functions.base import Function
@@ -174,6 +174,6 @@ class LogSum(Folded):
 def require_above(value: Tensor | float, least: float, name: str) -> None:
     """Refuse numbers that are not larger than the least."""
     require_tensor_or_number(value, name)
-    smallest = float(value.detach().min()) if isinstance(value, Tensor) else float(value)
-    if not smallest > least:
+    if not holds(value > least):
+        smallest = float(torch.as_tensor(value).detach().min())
         raise InputError(f"{name} must be larger than {least:g}, not {smallest:g}.")

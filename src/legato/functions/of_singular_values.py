@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from legato._support.checks import holds, require_nonnegative, require_tensor
@@ -17,6 +16,7 @@ from legato.functions.k_support import KSupport, L0BallEnvelope
 from legato.functions.l0 import L0Ball
 from legato.functions.prox import mirror_prox, register_prox
 from legato.functions.singular_values import moved_singular_values, shrunk
+from legato.functions.smooth import Smooth
 from legato.functions.spectral import require_matrices, singular_values
 from legato.geometry import Euclidean
 
@@ -91,7 +91,8 @@ def _(g: OfSingularValues, geometry: Euclidean, y: Tensor, alpha: Any) -> Tensor
         found = prox(S)
         if isinstance(f, L0Ball):
             return found, (found != 0).to(S.dtype)
-        return found, torch.func.jvp(prox, (S.detach(),), (torch.ones_like(S),))[1]
+        # The Jacobian is diagonal. Smooth differentiates inside all transforms, too.
+        return found, Smooth(prox).grad(S.detach())
 
     return moved_singular_values(y, moved)
 

@@ -24,7 +24,7 @@ def moved_singular_values(y: Tensor, move: Move) -> Tensor:
     Equal values have to be moved alike.
     """
     U, S, V = _decomposed(y)
-    f, slope = move(S)
+    f, slope = (t.to(S.dtype) for t in move(S))
     return _Assembled.apply(y, f, slope.detach(), U, S, V)  # type: ignore[no-untyped-call]
 
 
