@@ -108,6 +108,10 @@ def test_the_compiled_engine_s_ratios_to_the_scan_are_those_of_the_result_file()
 
     assert f"it took {between('forward')} of the time of a JAX scan" in words
     assert f"with `Unroll` {between('unroll')} (" in words
+    later = json.loads((ROOT / "benchmarks/results/engine_direct_h200.json").read_text())["rows"]
+    lasso, nnls = (later[name]["milliseconds"] for name in ("lasso", "nnls"))
+    ratios = [f"{ms['compiled_forward'] / ms['jax_forward']:.2f}" for ms in (lasso, nnls)]
+    assert f"took {ratios[0]} and {ratios[1]} of the scan's time" in words
 
 
 def test_the_picture_s_numbers_are_in_the_text():
