@@ -142,6 +142,14 @@ class Algorithm(ABC, Generic[P, S]):
         """
         return None
 
+    def evened(self, state: Any, batch: int = 0) -> Algorithm[P, Any] | None:
+        """This (fixed-point) map with steps that move x and its dual each by its own size.
+
+        A fixed point is one for all steps: the solutions are the same. None where there are no such
+        steps, or no dual.
+        """
+        return None
+
     def halves(self, problem: P) -> SplitStep | None:
         """This (fixed-point) step as two symmetric halves, where it has them: see ``CG``."""
         return None

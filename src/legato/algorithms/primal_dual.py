@@ -14,7 +14,7 @@ from legato._support.checks import as_number, numbers_are_cheap
 from legato._support.tree import Var, tree_map
 from legato.algorithms.average import Average
 from legato.algorithms.balance import AdaptiveBalance
-from legato.algorithms.base import Algorithm, is_euclidean
+from legato.algorithms.base import Algorithm, is_euclidean, norm_of
 from legato.algorithms.restart import Restart
 from legato.algorithms.ruiz import Ruiz
 from legato.algorithms.saddle.adaptation import Adaptation, change_at_balance_one
@@ -25,7 +25,7 @@ from legato.algorithms.saddle.states import (
     PrimalDualState,
     State,
 )
-from legato.algorithms.saddle.steps import StepRule, Steps, Units
+from legato.algorithms.saddle.steps import StepRule, Steps, Units, over
 from legato.algorithms.semismooth.splitting import Splitting
 from legato.algorithms.start import (
     fitted,
@@ -345,6 +345,16 @@ class PrimalDual(Algorithm[Saddle, Any]):
             return None
         return Splitting(problem, self.tau, self.sigma).detached
 
+    def evened(self, state: Any, batch: int = 0) -> Algorithm[Saddle, Any] | None:
+        if self.tau is None or self.sigma is None or self.coordinates(state):
+            return None
+        x, y = norm_of(state.primal, batch), norm_of(state.dual, batch)
+        balance = (_largest(self.tau, x) / _largest(self.sigma, x)).sqrt()
+        wanted = torch.where((x > 0) & (y > 0), x / torch.where(y > 0, y, 1.0), balance)
+        share = (wanted / balance).clamp(max=1.0)
+        tau, sigma = over(self.tau, 1 / share, state.primal), over(self.sigma, share, state.dual)
+        return replace(self, tau=tau, sigma=sigma)
+
     def steps(self, problem: Saddle, state: State) -> dict[str, Any]:
         if isinstance(state, MirrorPair):
             return {"tau": self.tau, "sigma": self.sigma}
@@ -406,6 +416,15 @@ def _require_saddle(problem: Any) -> None:
             f"PrimalDual solves Saddle problems, not {type(problem).__name__}. "
             "Use ForwardBackward for a Composite problem."
         )
+
+
+def _largest(steps: Any, like: Tensor) -> Tensor:
+    """The largest step of each element of a batch, whose shape is that of ``like``."""
+    if isinstance(steps, tuple):
+        return torch.stack([_largest(s, like) for s in steps]).amax(0)
+    t = torch.as_tensor(steps, dtype=like.dtype, device=like.device).detach()
+    own = like.ndim > 0 and t.shape[: like.ndim] == like.shape
+    return t.reshape(*like.shape, -1).amax(-1) if own else t.amax().expand(like.shape)
 
 
 def _shape(t: Tensor) -> torch.Size:

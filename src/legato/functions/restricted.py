@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.graph import kept_as_they_are
 from legato._support.rows import Rows
 from legato._support.tree import Var
 
@@ -129,7 +130,7 @@ def hessian_product(
     grad: Callable[[Var], Var], x: Var, rows: Rows
 ) -> Callable[[Tensor], Tensor] | None:
     """v ↦ Hv on rows, (elements, n) or (count, elements, n); None where the gradient is affine."""
-    with torch.enable_grad():
+    with torch.enable_grad(), kept_as_they_are():
         points = [t.detach().clone().requires_grad_() for t in tree.leaves(x)]
         slope = grad(tree.rebuild(x, points))
     outputs = tree.leaves(slope)

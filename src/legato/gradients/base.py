@@ -18,6 +18,7 @@ from legato._support.lazy import lazy
 from legato._support.rows import Rows
 from legato._support.tree import Tree
 from legato.algorithms import Algorithm
+from legato.algorithms.base import norm_of
 from legato.engine import Engine
 from legato.engine.switch import transposed, uncompiled
 from legato.errors import GradientError
@@ -235,6 +236,15 @@ class Linearisation:
         """The change in one step, relative to the present size: one number for each element."""
         after = tree.detach(self.after)
         return self.algorithm.residual(self.state, after, self.rows.batch)
+
+    @lazy
+    def share(self) -> Tensor:
+        """‖x‖ of the points' size, which a dual is a part of: one number for each element."""
+        if self.algorithm.dual(self.state) is None:
+            return torch.ones_like(self.present_change)
+        x = norm_of(self.algorithm.solution(self.state), self.rows.batch)
+        size = self.algorithm.size(self.state, self.rows.batch)
+        return x / torch.where(size > 0, size, 1.0)
 
     def _together(self, W: Tensor) -> Tensor:
         return self._products(self._outputs, self._inputs)(W)

@@ -17,7 +17,7 @@ from legato.gradients.base import Linearisation
 from legato.gradients.linear import LinearResult
 from legato.gradients.linear.base import norm
 from legato.gradients.outlook import FAR, Outlook, changes_now, growth, rows_of
-from legato.gradients.unseen import reach_of, rounding_of, seen_by
+from legato.gradients.unseen import contracts, reach_of, rounding_of, seen_by
 
 _STEPS = 8
 """Further steps from which a rate is read; more of them see past the swinging of complex pairs."""
@@ -130,8 +130,7 @@ def _makes_no_difference(
     state = _goes_on(linearisation)
     ahead = Linearisation(linearisation.problem, algorithm, state, batch=rows.batch)
     found = adjoint(ahead, xi)
-    radius = found.spectral_radius
-    if not found.converged or (radius is not None and not radius < 1):
+    if not found.converged or not contracts(ahead, found):
         return False
     outlook = Outlook.after(ahead, ahead.present_change, found, xi)
     distances, _ = _distances(ahead, ahead.present_change, found, xi, outlook)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,11 +37,11 @@ from legato.gradients.base import (
 from legato.gradients.bending import warn_if_bent
 from legato.gradients.distance import warn_if_far
 from legato.gradients.exactness import warn_if_on_a_kink, warn_if_undetermined
-from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann, spectral_radius
+from legato.gradients.linear import GMRES, LinearResult, LinearSolver, Neumann
 from legato.gradients.linear.base import Product, residual_of, worst
 from legato.gradients.outlook import Outlook
 from legato.gradients.ties import may_be_tied
-from legato.gradients.unseen import holds_unseen, leaves_gradient_open
+from legato.gradients.unseen import contracts, holds_unseen
 from legato.gradients.unsolved import arrived, cures, still_vanishing
 from legato.gradients.vanishing import warn_if_another_piece
 from legato.running import Run, Stop, batch_of, most
@@ -366,28 +365,18 @@ def _power_of_two(xi: Tensor) -> Tensor:
 
 def warn_if_inexact(result: LinearResult, linearisation: Linearisation) -> None:
     """Warn about a missed tolerance, and about a map that does not contract."""
-    radius = result.spectral_radius
-    # Residuals and radii are known to rounding only; √eps is what rounding makes of a double
-    # eigenvalue 1, which two equal columns have.
-    limit = 1 - (result.certain or math.sqrt(torch.finfo(result.solution.dtype).eps))
-    if radius is not None and radius > limit and result.converged:
-        # Ritz values of a non-normal map may leave its spectrum: ask power iteration.
-        radius = spectral_radius(linearisation.transposed, result.solution)
-        result.spectral_radius = radius
-    if radius is not None and not radius <= limit:
-        if result.converged and not leaves_gradient_open(linearisation, result):
-            result.spectral_radius = None  # that of what the gradient sees is not known
-            return
+    if not contracts(linearisation, result):
         tell(
             f"The iteration does not contract at its solution: the spectral radius of A_x is about "
-            f"{radius:.6g}. The solution is not unique, not isolated, or not attracting (without "
-            "strict complementarity it tends to 1), so its derivative is not defined by the "
-            "fixed-point equation. Use Unroll(), or make the solution unique, e.g. by adding "
-            "SquaredNorm or NegativeEntropy. Relative residual of the backward solve: "
+            f"{result.spectral_radius:.6g}. The solution is not unique, not isolated, or not "
+            "attracting (without strict complementarity it tends to 1), so its derivative is not "
+            "defined by the fixed-point equation. Use Unroll(), or make the solution unique, e.g. "
+            "by adding SquaredNorm or NegativeEntropy. Relative residual of the backward solve: "
             f"{result.residual:.2e}.",
             NonContractiveWarning,
         )
     elif not result.converged:
+        radius = result.spectral_radius
         wanted = f" > {result.tol:.0e}" if result.tol else ""
         known = "" if radius is None else f" The spectral radius of A_x is about {radius:.6g}."
         tell(

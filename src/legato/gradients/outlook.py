@@ -31,6 +31,7 @@ class Outlook:
         turned: the last change, relative to the largest iterate.
         bent: the same times ‖w‖/‖ξ‖.
         lost: whether an element is so much smaller than it was that its change says nothing.
+        beside: whether one is so much smaller than its dual.
     """
 
     moved: float
@@ -38,15 +39,17 @@ class Outlook:
     turned: float
     bent: float
     lost: bool
+    beside: bool
 
     @classmethod
     def after(
         cls, linearisation: Linearisation, last_change: Tensor, result: LinearResult, xi: Tensor
     ) -> Outlook:
-        tensors = last_change, linearisation.present_change, result.solution, xi
+        present, share = linearisation.present_change, linearisation.share
+        tensors = last_change, present, share, result.solution, xi
         numbers = at_once(linearisation.engine, _looked_at, *tensors)[0].tolist()
-        moved, spread, turned, bent, lost = numbers
-        return cls(moved, spread, turned, bent, bool(lost))
+        moved, spread, turned, bent, lost, beside = numbers
+        return cls(moved, spread, turned, bent, bool(lost), bool(beside))
 
 
 def rows_of(values: Tensor, seen: Tensor) -> Tensor:
@@ -76,7 +79,15 @@ def vanished(last_change: Tensor, present: Tensor, seen: Tensor) -> Tensor:
     return (seen > 0) & (present > FAR) & (present >= VANISHED * changes)
 
 
-def _looked_at(last_change: Tensor, present: Tensor, w: Tensor, xi: Tensor) -> tuple[Tensor]:
+def small_beside_dual(share: Tensor, seen: Tensor) -> Tensor:
+    """Which elements are so much smaller than their dual that a change of both says nothing."""
+    share = rows_of(share, seen)
+    return (seen > 0) & (share > 0) & (VANISHED * share <= 1)
+
+
+def _looked_at(
+    last_change: Tensor, present: Tensor, share: Tensor, w: Tensor, xi: Tensor
+) -> tuple[Tensor]:
     seen = norm(xi).reshape(-1)
     grown = growth(w, seen)
     now = changes_now(last_change, present, seen)
@@ -85,4 +96,5 @@ def _looked_at(last_change: Tensor, present: Tensor, w: Tensor, xi: Tensor) -> t
     # What is no number hides nothing from the others.
     largest = torch.nan_to_num(sizes, nan=0.0, posinf=torch.inf).amax(-1)
     lost = vanished(last_change, present, seen).any()
-    return (torch.cat([largest, lost.to(largest).reshape(1)]),)
+    beside = small_beside_dual(share, seen).any()
+    return (torch.cat([largest, torch.stack([lost, beside]).to(largest)]),)

@@ -11,7 +11,7 @@ from legato._support import tree
 from legato.gradients.base import Linearisation, pull_back
 from legato.gradients.linear import GMRES, LinearResult
 from legato.gradients.linear.base import norm, ratio
-from legato.gradients.linear.spectrum import random_vector
+from legato.gradients.linear.spectrum import random_vector, spectral_radius
 
 SEEN = 1e-4
 """Share of a parameter's gradient that may be undetermined without a word."""
@@ -21,6 +21,34 @@ _DIGITS = 10.0
 
 _PRODUCTS = 20
 """Products that may be spent on looking for what the solve did not see, beyond twice its own."""
+
+_BLURRED = 1e-2
+"""How far from 1 power iteration may still read an eigenvalue 1: what else its start holds has to
+decay first."""
+
+
+def contracts(linearisation: Linearisation, result: LinearResult) -> bool:
+    """Whether A_x contracts at its solution, as far as the gradient sees it.
+
+    The radius of the result becomes that of power iteration where its own is next to 1, and None
+    where there is an eigenvalue 1 that nobody sees: that of what the gradient sees is not known.
+    """
+    # Residuals and radii are known to rounding only; √eps is what rounding makes of a double
+    # eigenvalue 1, which two equal columns have.
+    limit = 1 - (result.certain or math.sqrt(torch.finfo(result.solution.dtype).eps))
+    if result.spectral_radius is None or result.spectral_radius <= limit:
+        return True
+    if not result.converged:
+        return False
+    # Ritz values of a non-normal map may leave its spectrum: ask power iteration.
+    radius = spectral_radius(linearisation.transposed, result.solution)
+    result.spectral_radius = radius
+    if radius <= 1 - _BLURRED:
+        return True
+    if not leaves_gradient_open(linearisation, result):
+        result.spectral_radius = None
+        return True
+    return radius <= limit
 
 
 def leaves_gradient_open(linearisation: Linearisation, result: LinearResult) -> bool:
@@ -35,12 +63,14 @@ def leaves_gradient_open(linearisation: Linearisation, result: LinearResult) -> 
     Reference: the Fredholm alternative.
     """
     M, w = linearisation.transposed, result.solution
-    rounding = math.sqrt(torch.finfo(w.dtype).eps)
+    eps = torch.finfo(w.dtype).eps
+    rounding = math.sqrt(eps)
     r = random_vector(w)
-    found = GMRES(tol=rounding).solve(M, r - M(r))
+    # What is left of r − Mr belongs to no n, and θ sees it: it has to be small beside what counts.
+    found = GMRES(tol=eps**0.75).solve(M, r - M(r))
     n = r - found.solution
     along = norm(n) > rounding * norm(r)
-    if not found.converged or not bool(along.any()):
+    if not found.residual <= 2 * rounding or not bool(along.any()):
         return True
     return _is_seen(linearisation, w, n, r, along)
 

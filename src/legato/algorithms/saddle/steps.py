@@ -39,8 +39,8 @@ class Units(NamedTuple):
 
     def at(self, balance: Tensor, x: Var, y: Var) -> Steps:
         """τ and σ, with a balance for each element of the batch of x and y."""
-        tau = tree.map_steps(lambda k: 1 / (k + self.smooth), _over(self.coupling, balance, x))
-        return Steps(tau, _over(self.dual, balance, y))
+        tau = tree.map_steps(lambda k: 1 / (k + self.smooth), over(self.coupling, balance, x))
+        return Steps(tau, over(self.dual, balance, y))
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,11 +242,11 @@ def _diagonal(term: Function, sums: Var, scale: Any, extra: Any, modulus: Any) -
     return modulus / torch.where(total > 0, total, torch.ones_like(total))
 
 
-def _over(size: Any, balance: Tensor, like: Var) -> Any:
+def over(size: Any, balance: Tensor, like: Var) -> Any:
     """size/r for a variable; one for each of its parts where r differs along a batch."""
     if isinstance(size, tuple) or (isinstance(like, tuple) and balance.ndim):
         sizes = size if isinstance(size, tuple) else (size,) * len(like)
         pairs = zip(sizes, like, strict=True)
-        return tuple(_over(part, balance, t) for part, t in pairs)
+        return tuple(over(part, balance, t) for part, t in pairs)
     axes = 0 if isinstance(like, tuple) else like.ndim - balance.ndim
     return size / expand_over(balance, axes)

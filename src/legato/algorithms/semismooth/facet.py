@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from legato._support import tree
+from legato._support.graph import kept_as_they_are
 from legato._support.rows import Rows
 from legato._support.tree import Var
 from legato.errors import InputError
@@ -114,7 +115,7 @@ def facet_of(g: Function, u: Var, alpha: Any, batch: int) -> Facet:
         cores = [c for block, part in zip(core.blocks, u, strict=True) for c in _cores(block, part)]
     else:
         cores = [core] * len(tensors)
-    with torch.enable_grad():
+    with torch.enable_grad(), kept_as_they_are():
         points = [t.detach().clone().requires_grad_() for t in tensors]
         outputs = tree.leaves(mirror_prox(g, Euclidean(), tree.rebuild(u, points), alpha))
     parts = []

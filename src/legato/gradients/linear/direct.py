@@ -78,8 +78,14 @@ class Direct(LinearSolver):
             M = _written_out(product, xi, columns, torch.ones_like(columns, dtype=torch.bool))
         require_finite_products(M)
         identity = torch.eye(n, dtype=xi.dtype, device=xi.device)
-        B, rhs = (identity - M).cpu(), xi.cpu().unsqueeze(-1)
-        w = torch.linalg.lstsq(B, rhs, driver="gelsd").solution.squeeze(-1).to(xi)
+        B = (identity - M).cpu()
+
+        def least_squares(rhs: Tensor) -> Tensor:
+            found = torch.linalg.lstsq(B, rhs.cpu().unsqueeze(-1), driver="gelsd").solution
+            return found.squeeze(-1).to(xi)
+
+        w = least_squares(xi)
+        w = w + least_squares(residual_of(product, w, xi)[0])  # entries far smaller than others
         return judged(product, w, xi, n, tol)
 
 
