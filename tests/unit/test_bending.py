@@ -108,3 +108,28 @@ def test_an_adjoint_that_ran_out_of_iterations():
             assert report.converged is not missed
             assert [w.category for w in said] == [errors.InexactGradientWarning] * missed
     assert seen > 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_entry_that_takes_its_part_of_the_gradient_along(strategy, dtype):
+    """x₂ → 0 like exp(−0.006k), and ∂x₂/∂c₂ = −x₂/(0.02 + x₂) with it: the step bends nowhere."""
+    c = torch.tensor([-1.0, 0.02], dtype=dtype, requires_grad=True)
+    problem = lg.Composite(lg.Quadratic(lg.Diagonal(torch.ones(2, dtype=dtype)), c))
+    algorithm = lg.ForwardBackward(0.3, lg.Entropy())
+    start = torch.tensor([1.0, 0.5], dtype=dtype)
+    for iterations, tells in ((500, True), (3000, False)):
+        stop = lg.Stop(iterations)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = lg.solve(problem, algorithm, start, gradient=STRATEGIES[strategy], stop=stop)
+            (slope,) = torch.autograd.grad(found.x.sum(), c)
+        off = float((slope - torch.tensor([-1.0, 0.0])).norm())
+        words = [str(w.message) for w in said if issubclass(w.category, errors.LegatoWarning)]
+        assert len(words) == tells
+        if not tells:
+            assert off < 1e-3
+            continue
+        assert off > 0.02
+        told = float(re.search(r"gradient is about (\d+)%", words[0])[1]) / 100
+        assert off / 2 < told < 2 * off

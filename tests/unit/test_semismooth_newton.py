@@ -213,3 +213,27 @@ def test_what_is_refused():
     for adapts in lg.PrimalDual(restart=lg.Restart()), lg.PrimalDual(balance=lg.AdaptiveBalance()):
         with pytest.raises(InputError, match="Newton takes single steps of its base"):
             lg.solve(problem, lg.Newton(base=adapts))
+
+
+def test_checkpoints_compute_their_segments_once():
+    """A product with a Hessian belongs to the segment that asks for it, and computes no other."""
+    A, calls = randn(6, 9, seed=3), 0
+
+    def softplus(x):
+        nonlocal calls
+        calls += 1
+        return torch.nn.functional.softplus(x @ A).sum(-1)
+
+    counts, slopes = [], []
+    for checkpoint in (None, 4):
+        radius, calls = torch.tensor(0.7).double().requires_grad_(), 0
+        smooth = lg.Smooth(softplus, constant=20.0, coupled=1) + lg.SquaredDistance(
+            randn(6, seed=4)
+        )
+        problem = lg.Composite(smooth, lg.L2Ball(radius))
+        strategy = lg.Unroll(checkpoint=checkpoint)
+        lg.solve(problem, lg.Newton(), gradient=strategy, stop=lg.Stop(16)).x.sum().backward()
+        counts.append(calls)
+        slopes.append(radius.grad)
+    assert counts[0] <= counts[1] <= 2 * counts[0]
+    torch.testing.assert_close(*slopes)
