@@ -107,6 +107,7 @@ def known():
         (1e-3, torch.float64, 1e-12, "GMRES"),
         (1e-6, torch.float64, 1e-13, "GMRES"),
         (1e-6, torch.float64, 1e-13, "Direct"),
+        (1e-9, torch.float64, 1e-15, "GMRES"),
         (1e-9, torch.float64, 1e-15, "Direct"),
     ],
 )

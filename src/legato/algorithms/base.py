@@ -150,6 +150,14 @@ class Algorithm(ABC, Generic[P, S]):
         """
         return None
 
+    def units(self, state: Any) -> Any:
+        """Numbers shaped like ``state`` that bring cotangents of its parts to one size, or None.
+
+        A (fixed-point) step that moves x by far less than its dual mixes cotangents of two sizes,
+        of which a norm sees the larger ones.
+        """
+        return None
+
     def halves(self, problem: P) -> SplitStep | None:
         """This (fixed-point) step as two symmetric halves, where it has them: see ``CG``."""
         return None

@@ -355,6 +355,15 @@ class PrimalDual(Algorithm[Saddle, Any]):
         tau, sigma = over(self.tau, 1 / share, state.primal), over(self.sigma, share, state.dual)
         return replace(self, tau=tau, sigma=sigma)
 
+    def units(self, state: Any) -> Any:
+        r"""√τ and √σ, in whose metric x²/τ + y²/σ steps keep distances from growing.
+
+        They are powers of two, which leave digits as they are.
+        """
+        if self.tau is None or self.sigma is None or self.coordinates(state):
+            return None
+        return MirrorPair(_roots(self.tau, state.primal), _roots(self.sigma, state.dual))
+
     def steps(self, problem: Saddle, state: State) -> dict[str, Any]:
         if isinstance(state, MirrorPair):
             return {"tau": self.tau, "sigma": self.sigma}
@@ -425,6 +434,18 @@ def _largest(steps: Any, like: Tensor) -> Tensor:
     t = torch.as_tensor(steps, dtype=like.dtype, device=like.device).detach()
     own = like.ndim > 0 and t.shape[: like.ndim] == like.shape
     return t.reshape(*like.shape, -1).amax(-1) if own else t.amax().expand(like.shape)
+
+
+def _roots(steps: Any, like: Var) -> Var:
+    """Powers of two next to the roots of steps, for each real number of a variable."""
+    if isinstance(like, tuple):
+        each = steps if isinstance(steps, tuple) else (steps,) * len(like)
+        return tree.rebuilt(like, [_roots(s, t) for s, t in zip(each, like, strict=True)])
+    real = tree.real_like(like)
+    t = torch.as_tensor(steps, dtype=real.dtype, device=real.device).detach()
+    t = torch.exp2(0.5 * torch.log2(t)).expand(like.shape)
+    t = torch.ldexp(torch.ones_like(t), torch.frexp(t).exponent)
+    return torch.complex(t, t) if like.is_complex() else t
 
 
 def _shape(t: Tensor) -> torch.Size:

@@ -231,6 +231,20 @@ class Linearisation:
         engine = self.engine if self._product else None
         return Transposed(self._transposed, engine, self._together if flat else None)
 
+    @property
+    def scaled(self) -> tuple[Transposed, Tensor | None]:
+        r"""w ↦ dA_xᵀ(w/d), with the units d of primal and dual cotangents; None where all are 1."""
+        plain, units = self.transposed, self.algorithm.units(self.state)
+        if units is None:
+            return plain, None
+        d = self.rows.flatten(units)
+
+        def times(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+            return lambda w: d * product(w / d)
+
+        together = None if plain.together is None else times(plain.together)
+        return Transposed(times(plain), plain.engine, together), d
+
     @lazy
     def present_change(self) -> Tensor:
         """The change in one step, relative to the present size: one number for each element."""

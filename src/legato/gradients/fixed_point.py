@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -213,7 +214,7 @@ class FixedPoint(FixedPointGradient):
             raise InputError(f"FixedPoint needs a positive number of terms, not {self.terms!r}.")
 
     def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
-        return Neumann(self.tol, self.terms).solve(linearisation.transposed, xi)
+        return _in_units(Neumann(self.tol, self.terms), linearisation, xi)
 
     def conclude(self, result: LinearResult, linearisation: Linearisation) -> None:
         if self.tol is not None:
@@ -286,14 +287,24 @@ class Implicit(FixedPointGradient):
             )
 
     def adjoint(self, linearisation: Linearisation, xi: Tensor) -> LinearResult:
-        if not self.solver.takes_rows:
-            return _solve_as_one(self.solver, linearisation.transposed, xi)
         parts: Product | None = None
-        if self.solver.takes_factors:
+        if self.solver.takes_rows and self.solver.takes_factors:
             parts = linearisation.factored()
-        elif self.solver.takes_saddle:
+        elif self.solver.takes_rows and self.solver.takes_saddle:
             parts = linearisation.saddle()
-        return self.solver.solve(parts or linearisation.transposed, xi)
+        if parts is not None:
+            return self.solver.solve(parts, xi)
+        return _in_units(self.solver, linearisation, xi)
+
+
+def _in_units(solver: LinearSolver, linearisation: Linearisation, xi: Tensor) -> LinearResult:
+    """A solve whose norms see cotangents of x and of its dual alike, whatever their sizes."""
+    product, units = linearisation.scaled
+    solve = solver.solve if solver.takes_rows else partial(_solve_as_one, solver)
+    if units is None:
+        return solve(product, xi)
+    result = solve(product, units * xi)
+    return replace(result, solution=result.solution / units)
 
 
 def _solve_as_one(solver: LinearSolver, product: Product, xi: Tensor) -> LinearResult:
