@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FILES = ("stress_cpu", "oracle_h200", "oracle_defaults_h200", "stress_16_cores", "oracle_cpu",
          "oracle_balance_cpu", "oracle_recount_cpu", "oracle_landed_cpu", "oracle_fresh_cpu",
-         "stress_parts_cpu", "metamorphic_cpu")  # fmt: skip
+         "oracle_repaired_cpu", "stress_parts_cpu", "metamorphic_cpu")  # fmt: skip
 ADDED = ("problems_against_the_oracle", "undecided_by_the_oracle", "well_posed_problems",
          "false_alarms", "gradients", "comparisons", "refusals", "gradients_with_a_warning",
          "metamorphic_checks", "extreme_inputs", "kills", "repeated_solves_cpu",

@@ -31,8 +31,8 @@ from legato.running import Run, Stop, Trace, batch_of, run
 class Backward:
     """What happened in the backward pass; empty until ``.backward()`` has run.
 
-    ``residual`` is ‖ξ − (I − A_x)ᵀv‖/‖ξ‖ for the fixed-point family, with cotangents of x and of
-    its dual in the units of their steps, and the share of the cotangent that truncation dropped for
+    ``residual`` is ‖ξ − (I − A_x)ᵀv‖/‖ξ‖ for the fixed-point family, with cotangents of x and its
+    dual in the units of their steps, and the share of the cotangent that truncation dropped for
     ``Unroll``. ``warnings`` is all that was said, printed or not.
     Reference: errata of Ochs et al. (2016): a certificate ‖v − v*‖ ≤ ‖r‖/(1 − ρ).
 
