@@ -1,4 +1,6 @@
-"""The Triton kernels of strictly convex programs, on a GPU or by Triton's interpreter."""
+"""The compiled loops of strictly convex programs; Triton's on a GPU or by its interpreter."""
+
+import importlib
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ from legato.nn.programs import dual, inverses, strict
 pytestmark = [conversions_allowed, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 DEVICE = "cuda" if GPU else "cpu"
 HOMES = (dual, inverses, strict)
+RULES = (dual._WRONG, dual._DEPENDENT, dual._PATIENCE)
+ONE_BY_ONE = (*RULES[:2], -1)
 
 
 def normal(*shape, seed=0):
@@ -74,14 +78,64 @@ def test_triton_ends_are_the_right_ones(n, two_sided):
     from legato.nn.programs import triton
 
     data = rows(4, n, two_sided)
-    ends, steps = triton.active_ends(data, None, 100, 25, 1e-11, 3)
+    ends, steps = triton.active_ends(data, None, 100, *RULES)
     assert bool((steps > 0).all())
     solves(*(v.cpu() for v in (*data, ends)))
-    again, few = triton.active_ends(data, ends, 100, 25, 1e-11, 3)  # the solution as a start
+    again, few = triton.active_ends(data, ends, 100, *RULES)  # the solution as a start
     torch.testing.assert_close(again, ends)
     assert bool((few == 1).all())
-    other, _ = triton.active_ends(data, 1 - ends.abs(), 100, 25, 1e-11, 3)  # a bad start
+    other, _ = triton.active_ends(data, 1 - ends.abs(), 100, *RULES)  # a bad start
     torch.testing.assert_close(other, ends)
+
+
+def more_rows_than_variables(B, n, m, two_sided):
+    """Two of the rows are the same; of many that are guessed, most depend on the others."""
+    C, inside = normal(B, m, n, seed=1), normal(B, n, seed=3)
+    C[:, -1] = C[:, 0]
+    D, t = C @ torch.linalg.solve(definite(B, n), C.mT), normal(B, n, seed=2)
+    value = (C @ inside.unsqueeze(-1)).squeeze(-1)
+    upper = value + 0.1 * normal(B, m, seed=4).abs()
+    lower = value - 0.1 if two_sided else torch.full_like(upper, -torch.inf)
+    t = (C @ torch.linalg.solve(definite(B, n), 3 * t.unsqueeze(-1))).squeeze(-1)
+    return [v.to(DEVICE) for v in (D, t, lower, upper)]
+
+
+@pytest.mark.parametrize("name", ["numba", pytest.param("triton", marks=triton_only)])
+@pytest.mark.parametrize("rules", [RULES, ONE_BY_ONE])
+@pytest.mark.parametrize(("n", "m", "two_sided"), [(3, 12, False), (5, 30, False), (4, 16, True)])
+def test_ends_of_rows_that_depend_on_one_another(name, rules, n, m, two_sided):
+    kernel = importlib.import_module(f"legato.nn.programs.{name}")
+    data = more_rows_than_variables(6, n, m, two_sided)
+    data = data if name == "triton" else [v.cpu() for v in data]
+    ends, steps = kernel.active_ends(data, None, 100, *rules)
+    assert bool((steps > 0).all())
+    assert int(ends.count_nonzero(-1).amax()) <= n
+    assert bool((ends.count_nonzero(-1) > 1).any())
+    solves(*(v.cpu() for v in (*data, ends)))
+
+
+@pytest.mark.parametrize("name", ["numba", pytest.param("triton", marks=triton_only)])
+def test_a_pivot_of_rounding_is_none(name):
+    """Rows that say the same of one variable: beside one of them nothing is left of the other."""
+    kernel = importlib.import_module(f"legato.nn.programs.{name}")
+    C = normal(32, 2, 1)
+    upper = C.squeeze(-1)
+    data = [C @ C.mT, 2 * upper, torch.full_like(upper, -torch.inf), upper]
+    data = [v.to(DEVICE) if name == "triton" else v for v in data]
+    ends, steps = kernel.active_ends(data, torch.ones_like(data[1]), 100, *RULES)
+    assert bool((steps > 0).all())
+    assert int(ends.count_nonzero(-1).amax()) == 1
+
+
+@pytest.mark.parametrize("name", ["numba", pytest.param("triton", marks=triton_only)])
+def test_no_ends_are_found_where_no_point_is_inside(name):
+    kernel = importlib.import_module(f"legato.nn.programs.{name}")
+    D, t, lower, upper = more_rows_than_variables(3, 3, 12, False)
+    lower[1, -1], upper[1, 0] = 1.0, 0.0  # of one and the same row
+    data = [v if name == "triton" else v.cpu() for v in (D, t, lower, upper)]
+    _, steps = kernel.active_ends(data, None, 100, *RULES)
+    assert [bool(s > 0) for s in steps] == [True, False, True]
+    assert int(steps.abs().amax()) <= 100
 
 
 @triton_only
@@ -92,27 +146,10 @@ def test_triton_says_what_it_did_not_find(monkeypatch):
     data = rows(3, 6, False)
     data[0][1] = -data[0][1]
     data[1][2, 0] = torch.nan
-    _, steps = triton.active_ends(data, None, 100, 25, 1e-11, 3)
+    _, steps = triton.active_ends(data, None, 100, *RULES)
     assert [bool(s > 0) for s in steps] == [True, False, True]
-    _, steps = triton.active_ends(rows(3, 20, True), 1 - rows(3, 20, True)[1].abs(), 1, 1, 1e-11, 3)
+    _, steps = triton.active_ends(rows(3, 20, True), 1 - rows(3, 20, True)[1].abs(), 1, *RULES)
     assert steps.abs().tolist() == [1, 1, 1]
-
-
-def test_what_the_kernel_does_not_find_is_found_on_the_host(monkeypatch):
-    parts = rows(3, 7, True)
-    ends, arrived, _ = dual._compiled(dual.Dual(*(v.cpu() for v in parts)), 100)
-    assert bool(arrived.all())
-
-    def misses_one(*_):
-        lost, steps = ends.clone(), torch.full((3,), 2)
-        lost[1], steps[1] = 0, -9
-        return lost.to(DEVICE), steps.to(DEVICE)
-
-    monkeypatch.setattr("legato.nn.programs.triton.active_ends", misses_one)
-    found, arrived, steps = dual._fused(dual.Dual(*parts), 100, None)
-    assert arrived.tolist() == [True, True, True]
-    torch.testing.assert_close(found.cpu(), ends)
-    assert int(steps[1]) > 9
 
 
 @triton_only

@@ -5,7 +5,8 @@ that minimises without inequalities, the program is small: Cx = t − Dζ with D
 only at an upper, < 0 only at a lower end. A row that violates its end becomes active, one whose
 multiplier has the wrong sign leaves: all at once while that makes fewer wrong rows, then one by
 one, which ends. A guess costs a factorisation of the active part of D.
-Reference: Júdice and Pires (1992); Kim and Park (2011).
+Reference: Júdice and Pires (1992); Kim and Park (2011); for rows that enter one by one, in compiled
+loops, Goldfarb and Idnani (1983).
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from legato.nn.programs.program import times
 _PATIENCE = 3
 """Blocks that may fail to make fewer wrong rows before single ones are exchanged."""
 _TURNS = (5, 25, 25)
-"""Exchanges in a turn; before the next, a better guess is made."""
+"""Exchanges in a turn; before the next, a better guess is made. Compiled loops need one turn."""
 _WRONG = 1e-11
 """What counts as violated, relative to the row's size."""
+_DEPENDENT = 1e-10
+"""A row of which no more than this share is left beside the active ones depends on them."""
 _SWEEPS = (24, 120, 600)
 """Steps of the projected gradient before each turn of exchanges."""
 _FEW = 256
@@ -70,7 +73,8 @@ def active_ends(
         some = dual.take(left)
         if left.shape[0] <= _FEW and available("numba"):
             # On a GPU the last few cost as much as all: their steps follow one another.
-            ends[left], arrived[left], more = _on_the_host(some, limit)
+            found = [out.to(left.device) for out in _compiled(some.on("cpu"), limit)]
+            ends[left], arrived[left], more = found
             steps[left] += more
             break
         ends[left], arrived[left], more = exchanged(some, guess(some, sweeps), min(limit, turn))
@@ -82,7 +86,7 @@ def _compiled(dual: Dual, limit: int, begin: Tensor | None = None) -> tuple[Tens
     from legato.nn.programs import numba
 
     parts = (dual.D, dual.t, dual.lower, dual.upper)
-    ends, steps = numba.active_ends(parts, begin, limit, _TURNS[-1], _WRONG, _PATIENCE)
+    ends, steps = numba.active_ends(parts, begin, limit, _WRONG, _DEPENDENT, _PATIENCE)
     return ends, steps > 0, steps.abs()
 
 
@@ -90,20 +94,8 @@ def _fused(dual: Dual, limit: int, begin: Tensor | None) -> tuple[Tensor, Tensor
     from legato.nn.programs import triton
 
     parts = (dual.D, dual.t, dual.lower, dual.upper)
-    ends, steps = triton.active_ends(parts, begin, limit, _TURNS[-1], _WRONG, _PATIENCE)
-    arrived, steps = steps > 0, steps.abs()
-    left = (~arrived).nonzero().squeeze(-1)
-    if 0 < left.shape[0] <= _FEW and available("numba"):
-        # By factors made anew: an interior point for one instance takes longer than all the rest.
-        ends[left], arrived[left], more = _on_the_host(dual.take(left), limit)
-        steps[left] += more
-    return ends, arrived, steps
-
-
-def _on_the_host(dual: Dual, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    ends, arrived, steps = _compiled(dual.on("cpu"), limit)
-    device = dual.t.device
-    return ends.to(device), arrived.to(device), steps.to(device)
+    ends, steps = triton.active_ends(parts, begin, limit, _WRONG, _DEPENDENT, _PATIENCE)
+    return ends, steps > 0, steps.abs()
 
 
 def guess(dual: Dual, steps: int) -> Tensor:
@@ -155,7 +147,11 @@ def exchanged(dual: Dual, start: Tensor, limit: int) -> tuple[Tensor, Tensor, Te
     numbers = torch.arange(M, device=device)
     for step in range(1, limit + 1):
         order, valid = gathered(ends != 0)
-        L, info = torch.linalg.cholesky_ex(active_part(part.D, order, valid))
+        inner = active_part(part.D, order, valid)
+        L, info = torch.linalg.cholesky_ex(inner)
+        left_over = L.diagonal(dim1=-2, dim2=-1).square()
+        independent = left_over > _DEPENDENT * inner.diagonal(dim1=-2, dim2=-1)
+        sound = (info == 0) & independent.all(-1)
         end = torch.where(ends > 0, part.upper, part.lower).gather(-1, order)
         right = torch.where(valid, part.t.gather(-1, order) - end, 0.0)
         active = torch.cholesky_solve(right.unsqueeze(-1), L).squeeze(-1)
@@ -170,8 +166,8 @@ def exchanged(dual: Dual, start: Tensor, limit: int) -> tuple[Tensor, Tensor, Te
         patience = torch.where(fewer, _PATIENCE, patience - 1)
         last = torch.where(wrong, numbers, -1).amax(-1, keepdim=True)
         moving = wrong & ((patience >= 0).unsqueeze(-1) | (numbers == last))
-        done = (count == 0) & (info == 0)
-        ended = done | (info != 0)
+        done = (count == 0) & sound
+        ended = done | ~sound
         steps[left] = step
         if bool(ended.any()):
             which = left[done]

@@ -21,12 +21,14 @@ from legato.nn.fused.workers import Workers
 
 _CHUNKS = 8
 """Tasks per thread: instances differ in how long they take."""
-_SWEEPS, _TURNS = 30, 5
-"""Sweeps before the first exchange, three times as many before each further one."""
+_SWEEPS = 30
+"""Sweeps before the first guess."""
 _GOOD = 1e-15
 """A system solved up to here, relative, needs no further refinement."""
+_TURNS = 10
+"""Of as many pivots as there are rows, at most; each counts as a guess."""
 _STEADY = 3
-"""A first active set is tried early if so many sweeps have not changed it."""
+"""An active set is tried early if so many sweeps have not changed it."""
 
 workers = Workers()
 compiled = njit(
@@ -35,18 +37,21 @@ compiled = njit(
 
 
 @compiled
-def _factor(M, n):
-    """The Cholesky factor in place, the reciprocals of its diagonal on the diagonal."""
+def _factor(M, n, least):
+    """The Cholesky factor in place, the reciprocals of its diagonal on the diagonal.
+
+    False where a pivot is less than such a share of its diagonal.
+    """
     for i in range(n):
         for j in range(i):
             total = M[i, j]
             for k in range(j):
                 total -= M[i, k] * M[j, k]
             M[i, j] = total * M[j, j]
-        pivot = M[i, i]
+        pivot, bound = M[i, i], least * M[i, i]
         for k in range(i):
             pivot -= M[i, k] * M[i, k]
-        if not pivot > 0:
+        if not pivot > bound:
             return False
         M[i, i] = 1 / np.sqrt(pivot)
     return True
@@ -76,7 +81,7 @@ def _invert(Q, H, sound, low, high, L, R):
                 H[b, i, j] = 0
                 R[i, j] = 0
                 L[i, j] = Q[b, i, j]
-        sound[b] = _factor(L, n)
+        sound[b] = _factor(L, n, 0.0)
         if not sound[b]:
             continue
         for i in range(n):  # R = L⁻¹: each row is a sum of the rows before it
@@ -114,7 +119,7 @@ def _sweep(D, t, lower, upper, zeta, row):
 
 
 @compiled
-def _at(D, t, lower, upper, zeta, row, order, part, right):
+def _at(D, t, lower, upper, dependent, zeta, row, order, part, right):
     """ζ and Cx with the rows at their ends that ζ's signs name; False where that is singular."""
     M, k = t.size, 0
     for i in range(M):
@@ -126,7 +131,7 @@ def _at(D, t, lower, upper, zeta, row, order, part, right):
             part[i, j] = D[order[i], order[j]]
         at = order[i]
         right[i] = t[at] - (upper[at] if zeta[at] > 0 else lower[at])
-    if not _factor(part, k):
+    if not _factor(part, k, dependent):
         return False
     _solve(part, k, right)
     for i in range(M):
@@ -140,16 +145,18 @@ def _at(D, t, lower, upper, zeta, row, order, part, right):
 
 
 @compiled
-def _exchange(D, t, lower, upper, limit, wrong, patience, ends, zeta, row, order, part, right):
+def _exchange(
+    D, t, lower, upper, limit, wrong, dependent, patience, ends, zeta, row, order, part, right
+):  # fmt: skip
     """From the ends that ζ's signs name to the right ones: the guesses that took, or −that."""
     M = t.size
     fewest, left = M + 1, patience
     for step in range(1, limit + 1):
         for i in range(M):
             ends[i] = np.sign(zeta[i])
-        if not _at(D, t, lower, upper, zeta, row, order, part, right):
+        if not _at(D, t, lower, upper, dependent, zeta, row, order, part, right):
             return -step
-        count, last = 0, -1
+        count = 0
         for i in range(M):
             size = wrong * (1 + abs(row[i]))
             # order[i] is free now: the end at which row i belongs.
@@ -157,71 +164,138 @@ def _exchange(D, t, lower, upper, limit, wrong, patience, ends, zeta, row, order
                 order[i] = 0 if ends[i] * zeta[i] < 0 else ends[i]
             else:
                 order[i] = (row[i] > upper[i] + size) - (row[i] < lower[i] - size)
-            if order[i] != ends[i]:
-                count, last = count + 1, i
+            count += order[i] != ends[i]
         if count == 0:
             return step
         left = patience if count < fewest else left - 1
         fewest = min(fewest, count)
+        if left < 0:
+            return -step
         for i in range(M):
-            zeta[i] = order[i] if left >= 0 or i == last else ends[i]
+            zeta[i] = order[i]
     return -limit
 
 
 @compiled
-def _pivot(D, t, lower, upper, begin, limit, turn, wrong, patience, ends, work, order, part):
-    """Sweeps and exchanges in turns, more sweeps each time; all guesses, negative without success.
+def _swept(T, at, s):
+    """T after row and column ``at`` have changed sides: s is 1 for one that becomes active."""
+    M, inverse = T.shape[0], 1 / T[at, at]
+    for i in range(M):
+        if i != at:
+            factor = T[i, at] * inverse
+            for j in range(M):
+                if j != at:
+                    T[i, j] -= factor * T[at, j]
+    for j in range(M):
+        T[at, j] *= s * inverse
+        T[j, at] = T[at, j]
+    T[at, at] = -inverse
 
-    Where more rows seem active than can be at once, only sweeps make them fewer. ``begin`` is a
-    guess to try first, or empty.
+
+@compiled
+def _enter(D, t, lower, upper, limit, wrong, dependent, ends, value, T):
+    """The right ends from none, by one row after another: the pivots that took, or −that.
+
+    The row that is violated most enters. Its multiplier grows until the row holds, and each that
+    falls to zero on the way leaves; a row that depends on the active ones only makes them leave.
+    Without any that can, no point satisfies the rows.
     """
-    zeta, row, near, near_row, right = work[0], work[1], work[2], work[3], work[4]
-    tried = 0
-    if begin.size:
-        for i in range(t.size):
-            zeta[i] = begin[i]
-        tried = _exchange(
-            D, t, lower, upper, min(limit, turn), wrong, patience,
-            ends, zeta, row, order, part, right,
-        )  # fmt: skip
-        if tried > 0:
-            return tried
-        tried = -tried
-    near[:] = 0
-    for i in range(t.size):
-        near_row[i] = t[i]
-    sweeps, total = _SWEEPS, tried
-    for attempt in range(_TURNS):
-        steady = 0
-        for _ in range(sweeps):
-            changed = _sweep(D, t, lower, upper, near, near_row)
-            steady = steady + 1 if changed == 0 else 0
-            if attempt == 0 and steady == _STEADY:
-                break
-        for i in range(t.size):
-            zeta[i], row[i] = near[i], near_row[i]
-        most = max(min(limit - total, turn), 1)
+    M = t.size
+    at, side, force, full = -1, 0.0, 0.0, 0.0
+    for i in range(M):
+        ends[i] = 0
+        for j in range(M):
+            T[i, j] = D[i, j]
+    for step in range(1, limit + 1):
+        for i in range(M):
+            value[i] = 0.0
+        for j in range(M):
+            if ends[j] != 0:
+                held = t[j] - (upper[j] if ends[j] > 0 else lower[j])
+                for i in range(M):
+                    value[i] += T[j, i] * held
+        if at < 0:
+            most = wrong
+            for i in range(M):
+                if ends[i] == 0:
+                    row = t[i] - value[i]
+                    over = max(row - upper[i], lower[i] - row) / (1 + abs(row))
+                    if over > most:
+                        most, at, side = over, i, 1.0 if row > upper[i] else -1.0
+            if at < 0:
+                return step
+        missing = t[at] - (upper[at] if side > 0 else lower[at]) - value[at] - T[at, at] * force
+        full = np.inf
+        if T[at, at] > dependent * D[at, at]:
+            full = side * missing / T[at, at]
+        least, out = np.inf, -1
+        for i in range(M):
+            rate = side * ends[i] * T[at, i]
+            if rate > 0:
+                ratio = -ends[i] * (value[i] + T[at, i] * force) / rate
+                if ratio < least:
+                    least, out = ratio, i
+        if full <= least and full < np.inf:
+            ends[at] = side
+            _swept(T, at, 1.0)
+            at, force = -1, 0.0
+        elif out >= 0:
+            ends[out] = 0
+            _swept(T, out, -1.0)
+            force += side * max(least, 0.0)
+        else:
+            return -step
+    return -limit
+
+
+@compiled
+def _pivot(
+    D, t, lower, upper, begin, limit, wrong, dependent, patience, ends, work, order, part
+):  # fmt: skip
+    """All guesses, negative without success: from ``begin``, unless empty; by sweeps; from none."""
+    zeta, row, right = work[0], work[1], work[2]
+    total = 0
+    for attempt in range(2):
+        if attempt == 0:
+            if not begin.size:
+                continue
+            for i in range(t.size):
+                zeta[i] = begin[i]
+        else:
+            for i in range(t.size):
+                zeta[i], row[i] = 0, t[i]
+            steady = 0
+            for _ in range(_SWEEPS):
+                changed = _sweep(D, t, lower, upper, zeta, row)
+                steady = steady + 1 if changed == 0 else 0
+                if steady == _STEADY:
+                    break
         taken = _exchange(
-            D, t, lower, upper, most, wrong, patience, ends, zeta, row, order, part, right
-        )
+            D, t, lower, upper, limit - total, wrong, dependent, patience, ends,
+            zeta, row, order, part, right,
+        )  # fmt: skip
         total += abs(taken)
         if taken > 0:
             return total
         if total >= limit:
-            break
-        sweeps *= 3
-    return -total
+            return -total
+    M = t.size
+    taken = _enter(
+        D, t, lower, upper, min(limit - total, _TURNS) * M, wrong, dependent, ends, row, part
+    )  # fmt: skip
+    total += (abs(taken) + M - 1) // M
+    return total if taken > 0 else -total
 
 
 @compiled
 def _pivots(
-    D, t, lower, upper, begin, limit, turn, wrong, patience,
+    D, t, lower, upper, begin, limit, wrong, dependent, patience,
     ends, steps, low, high, work, order, part,
 ):  # fmt: skip
     for b in range(low, high):
         steps[b] = _pivot(
-            D[b], t[b], lower[b], upper[b], begin[b], limit, turn, wrong, patience, ends[b],
-            work, order, part,
+            D[b], t[b], lower[b], upper[b], begin[b], limit, wrong, dependent, patience,
+            ends[b], work, order, part,
         )  # fmt: skip
 
 
@@ -321,8 +395,8 @@ def active_ends(
     dual: Sequence[Tensor],
     begin: Tensor | None,
     limit: int,
-    turn: int,
     wrong: float,
+    dependent: float,
     patience: int,
 ) -> tuple[Tensor, Tensor]:
     """The active ends of every instance, and how many guesses it took; −that where none was right.
@@ -331,9 +405,9 @@ def active_ends(
         dual (Sequence[Tensor]): D, t, lower, upper.
         begin (Tensor, optional): ends to try first.
         limit (int): guesses, at most.
-        turn (int): guesses between two turns of sweeps, at most.
         wrong (float): what counts as violated, relative.
-        patience (int): blocks that may fail before single rows are exchanged.
+        dependent (float): the share of a pivot below which a row depends on the active ones.
+        patience (int): blocks that may fail before rows enter one by one.
     """
     t = dual[1]
     B, M = t.shape
@@ -346,8 +420,10 @@ def active_ends(
     out, counts = ends.numpy(), steps.numpy()
 
     def run(low: int, high: int) -> None:
-        work, order, part = np.empty((5, M)), np.empty(M, np.int64), np.empty((M, M))
-        _pivots(*given, limit, turn, wrong, patience, out, counts, low, high, work, order, part)
+        work, order, part = np.empty((3, M)), np.empty(M, np.int64), np.empty((M, M))
+        _pivots(
+            *given, limit, wrong, dependent, patience, out, counts, low, high, work, order, part
+        )
 
     _in_chunks(B, run)
     return ends, steps
