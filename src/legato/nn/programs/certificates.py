@@ -10,6 +10,8 @@ from torch import Tensor
 from legato.nn.programs.program import Program, largest, times
 
 _PROXIMAL = 1e-10
+_LENGTHS = 60
+"""Lengths of a step that are tried, each half of the one before."""
 _PROOF = 1e-9
 """What a proof misses, relative to its strength and for a point of the iterate's size."""
 
@@ -48,24 +50,23 @@ def least_violation(P: Program, x: Tensor, steps: int = 60) -> tuple[Tensor, Ten
     v = (Cx − d)₊ satisfy Aᵀu + Cᵀv = 0 and bᵀu + dᵀv = −‖u‖² − ‖v‖²: Farkas' multipliers.
     """
     d, on = P.sides
-    lengths = 0.5 ** torch.arange(8, dtype=x.dtype, device=x.device)
-
-    def left(at: Tensor) -> tuple[Tensor, Tensor]:
-        return times(P.A, at) - P.b, torch.where(on, P.rows(at) - d, 0.0).clamp(min=0)
-
+    # What is left is linear along a step, with a kink where a row begins to be violated. A step
+    # may be as long as rounding is small, where rows that it will meet do not yet hold it back.
+    lengths = (0.5 ** torch.arange(_LENGTHS, dtype=x.dtype, device=x.device))[:, None, None]
+    equal, over = times(P.A, x) - P.b, torch.where(on, P.rows(x) - d, -torch.inf)
     for _ in range(steps):
-        u, v = left(x)
+        u, v = equal, over.clamp(min=0)
         change = _normal_solve(P, (v > 0).to(x), -times(P.A.mT, u) - P.pull(v))
-        # Of eight lengths, the one that leaves least; none where none helps.
-        tries = [left(x + t * change) for t in lengths]
-        sizes = torch.stack([u.square().sum(-1) + v.square().sum(-1) for u, v in tries])
+        to_equal, to_over = times(P.A, change), torch.where(on, P.rows(change), 0.0)
+        sizes = (equal + lengths * to_equal).square().sum(-1)
+        sizes = sizes + (over + lengths * to_over).clamp(min=0).square().sum(-1)
         least, which = sizes.min(0)
         better = least < u.square().sum(-1) + v.square().sum(-1)
-        x = x + (lengths[which] * better).unsqueeze(-1) * change
         if not bool(better.any()):
             break
-    u, v = left(x)
-    return x, u, v
+        x = x + (lengths[which, :, 0] * better.unsqueeze(-1)) * change
+        equal, over = times(P.A, x) - P.b, torch.where(on, P.rows(x) - d, -torch.inf)
+    return x, equal, over.clamp(min=0)
 
 
 def _normal_solve(P: Program, w: Tensor, right: Tensor) -> Tensor:

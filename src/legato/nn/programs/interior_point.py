@@ -13,8 +13,10 @@ from legato.nn.programs.program import Program, largest, times
 if TYPE_CHECKING:
     from legato.nn.programs.sparse_systems import SparseNewton
 
-_PROXIMAL = 1e-8
+PROXIMAL = 1e-8
 """Weight of ½‖x − xᵏ‖², and for y and z: systems stay regular, and the limit is not moved."""
+LIGHT = 1e-10
+"""The same where it holds y back, which has a long way to go if equations nearly depend."""
 _FRACTION = 0.995
 """How far towards the boundary a step may go."""
 
@@ -45,11 +47,11 @@ class Progress:
 class _System:
     """(Q + ρ + CᵀWC) dx + Aᵀdy = r, A dx − ρ dy = q: Cholesky without equalities, LU with them."""
 
-    def __init__(self, P: Program, w: Tensor) -> None:
+    def __init__(self, P: Program, w: Tensor, weight: Tensor) -> None:
         self.P = P
         w_G, w_lo, w_hi = P.split(w)
         H = torch.baddbmm(P.Q, P.G.mT * w_G.unsqueeze(-2), P.G) if P.G.shape[1] else P.Q.clone()
-        H.diagonal(dim1=-2, dim2=-1).add_(w_lo + w_hi + _PROXIMAL)
+        H.diagonal(dim1=-2, dim2=-1).add_(w_lo + w_hi + weight.unsqueeze(-1))
         p = P.b.shape[-1]
         if p == 0:
             self.L, info = torch.linalg.cholesky_ex(H)
@@ -62,7 +64,7 @@ class _System:
         self.K[:, :n, :n] = H
         self.K[:, n:, :n] = P.A
         self.K[:, :n, n:] = P.A.mT
-        self.K[:, n:, n:].diagonal(dim1=-2, dim2=-1).fill_(-_PROXIMAL)
+        self.K[:, n:, n:].diagonal(dim1=-2, dim2=-1).copy_(-weight.unsqueeze(-1))
         self.LU, self.pivots, _ = torch.linalg.lu_factor_ex(self.K)
 
     def solve(self, r: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,19 +77,20 @@ class _System:
         return found[:, : self.P.n], found[:, self.P.n :]
 
 
-def _system(P: Program, w: Tensor) -> _System | SparseNewton:
+def _system(P: Program, w: Tensor, weight: Tensor) -> _System | SparseNewton:
     if isinstance(P.Q, Tensor):
-        return _System(P, w)
+        return _System(P, w, weight)
     from legato.nn.programs.sparse_systems import SparseNewton
 
-    return SparseNewton(P, w, _PROXIMAL)
+    return SparseNewton(P, w, float(weight))
 
 
 def start(P: Program) -> Point:
     """The least-squares start of Vandenberghe (2010): s = d − Cx and z, both moved inside."""
     d, on = P.sides
     w = on.to(d)
-    x, y = _system(P, w).solve(P.pull(w * d) - P.c, P.b)
+    weight = torch.full_like(P.c[:, 0], PROXIMAL)
+    x, y = _system(P, w, weight).solve(P.pull(w * d) - P.c, P.b)
     gap = torch.where(on, d - P.rows(x), 1.0)
     return Point(x, y, _moved_inside(gap, on), _moved_inside(-gap, on) * w)
 
@@ -110,8 +113,11 @@ def _longest(value: Tensor, change: Tensor) -> Tensor:
     return ratio.amin(-1).clamp(max=1.0)
 
 
-def step(P: Program, at: Point) -> tuple[Point, Progress]:
-    """One predictor–corrector step, and how far the point before it was from a solution."""
+def step(P: Program, at: Point, weight: Tensor) -> tuple[Point, Progress]:
+    """One predictor–corrector step, and how far the point before it was from a solution.
+
+    ``weight`` (B,) is that of the proximal terms.
+    """
     d, on = P.sides
     w_on = on.to(d)
     count = on.sum(-1).clamp(min=1)
@@ -131,16 +137,17 @@ def step(P: Program, at: Point) -> tuple[Point, Progress]:
             mu * count / energy,
         ]
     ).amax(0)
-    stiff = s + _PROXIMAL * z
+    rho = weight.unsqueeze(-1)
+    stiff = s + rho * z
     w = z / stiff
-    system = _system(P, w)
+    system = _system(P, w, weight)
 
     def direction(complementarity: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         pushed = w * slack - complementarity / stiff
         dx, dy = system.solve(-gradient - P.pull(z + pushed), -equal)
         moved = P.rows(dx)
         dz = (w * moved + pushed) * w_on
-        ds = (_PROXIMAL * dz - slack - moved) * w_on
+        ds = (rho * dz - slack - moved) * w_on
         return dx, dy, ds, dz
 
     _, _, ds, dz = direction(s * z)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-4
 """A share of the scaled program's unit, below which it does not matter that terms are small."""
+_NOTHING = 1e-6
+"""The same of forces and of the objective."""
 
 
 @dataclass
@@ -73,42 +75,42 @@ def residuals(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Primal, dual and gap of a point, absolute, and the largest of the three when relative.
 
-    A constraint is judged by its own terms: a side of another one, however large, excuses nothing.
-    ``S`` says what rounding is in a row whose terms are all zero.
+    A constraint, a variable and the gap are judged by their own terms, which have their own units;
+    ``S`` says what rounding is where all of them are zero.
     """
-    Qx, pulled = times(P.Q, x), times(P.A.mT, y) + times(P.G.mT, z)
-    left = Qx + P.c + pulled
-    rounding = _ROUNDING * (1 + largest(x / S.D)).unsqueeze(-1)
+    forces = times(P.Q, x)
+    xQx, cx = (x * forces).sum(-1), P.c * x
+    value, known = cx.sum(-1), cx.abs().sum(-1)
+    sizes = forces.abs() + P.c.abs()
+    forces = forces + P.c
+    unit = 1 + largest(x / S.D)
     violated, shares = [], []
 
-    def judged(over: Tensor, size: Tensor, unit: Tensor) -> None:
-        violated.append(over)
-        shares.append(over / (size + rounding * unit))
-
-    value = (P.b * y).sum(-1)
-    if P.b.shape[-1]:
-        judged((times(P.A, x) - P.b).abs(), terms(P.A, x) + P.b.abs(), 1 / S.E_A)
-    if P.h.shape[-1]:
-        h = torch.where(P.h.isinf(), 0.0, P.h)
-        over = (times(P.G, x) - P.h).clamp(min=0)  # below an infinite end −∞, hence 0
-        judged(over, terms(P.G, x) + h.abs(), 1 / S.E_G)
-        value = value + (h * z).sum(-1)
+    for M, side, force, E, both in ((P.A, P.b, y, S.E_A, True), (P.G, P.h, z, S.E_G, False)):
+        if side.shape[-1]:
+            inner, size, end = times(M, x), side.abs(), side
+            if both:
+                over = (inner - side).abs()
+            else:  # below an infinite end −∞, hence 0
+                over = (inner - side).clamp(min=0)
+                end, size = (torch.where(size < torch.inf, v, 0.0) for v in (side, size))
+            violated.append(over)
+            shares.append(over / (terms(M, x) + size + _ROUNDING * unit.unsqueeze(-1) / E))
+            pull = times(M.mT, force)
+            forces, sizes = forces + pull, sizes + pull.abs()
+            value, known = value + (end * force).sum(-1), known + (end * force).abs().sum(-1)
     if P.bounded:
         for end, force, sign in ((P.lo, z_lo, -1.0), (P.hi, z_hi, 1.0)):
-            known = torch.where(end.isinf(), 0.0, end)
-            judged((sign * (x - end)).clamp(min=0), known.abs() + x.abs(), S.D)
-            value = value + sign * (known * force).sum(-1)
-        left = left - z_lo + z_hi
-    nothing = x.new_zeros(P.size)
-    primal = largest(torch.cat(violated, -1)) if violated else nothing
-    relative_p = largest(torch.cat(shares, -1)) if shares else nothing
-    dual = largest(left)
-    xQx, cx = (x * Qx).sum(-1), (P.c * x).sum(-1)
-    gap = (xQx + cx + value).abs()
-    size_d = torch.stack([largest(Qx), largest(P.c), largest(pulled)]).amax(0)
-    size_g = torch.maximum(xQx.abs(), torch.maximum(cx.abs(), value.abs()))
-    tiny = torch.finfo(x.dtype).tiny
-    relative = torch.stack([relative_p, dual / (size_d + tiny), gap / (size_g + tiny)])
-    # Where everything is zero, nothing is missing.
-    small = torch.stack([primal, dual, gap]) <= 1e-14
-    return primal, dual, gap, torch.where(small, 0.0, relative).amax(0)
+            held = torch.where(end.abs() < torch.inf, end, 0.0)
+            over = (sign * (x - end)).clamp(min=0)
+            violated.append(over)
+            shares.append(over / (held.abs() + x.abs() + _ROUNDING * unit.unsqueeze(-1) * S.D))
+            forces, sizes = forces + sign * force, sizes + force.abs()
+            known = known + (held * force).abs().sum(-1)
+            value = value + sign * (held * force).sum(-1)
+    price = _NOTHING * unit / S.sigma
+    left, gap = forces.abs(), (xQx + value).abs()
+    shares.append(left / (sizes + price.unsqueeze(-1) / S.D))
+    relative = torch.maximum(largest(torch.cat(shares, -1)), gap / (xQx.abs() + known + price))
+    primal = largest(torch.cat(violated, -1)) if violated else torch.zeros_like(gap)
+    return primal, largest(left), gap, relative

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from legato.nn.programs.program import Program, largest
+from legato.nn.programs.program import Program, largest, times
 
 if TYPE_CHECKING:
     from legato.nn.programs.sparse_matrix import SparseMatrix
 
-_PASSES = 10
+_PASSES = 11
+"""Where norms are wide apart, the first brings geometric means to one, not largest entries."""
+_MEANS = 20
+"""Steps towards even geometric means; each leaves half of what is missing, or less."""
 _EVEN = 4.0
 """Norms within this factor of one need no further pass."""
+_WIDE = 100.0
+"""Norms beyond this factor of one: the largest entries of what remains could be even by chance."""
 _FAR = 1e7
 """A side this many times larger than the others is hardly there to bind."""
 _SMALL = 1e-6
@@ -49,13 +54,52 @@ def norms(matrix: Tensor | SparseMatrix, axis: int) -> Tensor:
     return largest(matrix, axis)
 
 
-def _columns(Q: Any, A: Any, G: Any) -> Tensor:
-    """The largest entry of every column of all three."""
-    found = norms(Q, -2)
+def _every(Q: Any, A: Any, G: Any) -> Tensor:
+    """The largest entry of every column and row of the KKT matrix; one where all are zero."""
+    columns, rows = norms(Q, -2), []
     for matrix in (A, G):
+        rows.append(norms(matrix, -1))
         if 0 not in matrix.shape:
-            found = torch.maximum(found, norms(matrix, -2))
-    return found
+            columns = torch.maximum(columns, norms(matrix, -2))
+    every = torch.cat([columns, *rows], -1)
+    return torch.where(every > 0, every, 1.0)
+
+
+def _logs(matrix: Tensor | SparseMatrix) -> tuple[Any, Any]:
+    """log |M| where M is not zero, zero elsewhere, and a one where M is not."""
+    if not isinstance(matrix, Tensor):
+        return matrix.logs()
+    there = matrix != 0
+    return torch.where(there, matrix.abs().log(), 0.0), there.to(matrix)
+
+
+def _middling(P: Program) -> Tensor:
+    """Factors of columns and rows that bring the geometric means of their entries to one.
+
+    They minimise Σ (log |k_ij| + s_i + s_j)² over the entries of the KKT matrix, so that units of
+    the data drop out, as they do not from largest entries: those can be even in many ways.
+    """
+    n, p = P.n, P.b.shape[-1]
+    blocks = [_logs(matrix) for matrix in (P.Q, P.A, P.G)]
+    one, sums, counts = torch.ones_like(P.c), [], []
+    (L, there) = blocks[0]
+    sums.append(times(L, one))
+    counts.append(times(there, one))
+    for L, there in blocks[1:]:
+        every = one.new_ones(P.size, L.shape[1])
+        sums[0] = sums[0] + times(L.mT, every)
+        counts[0] = counts[0] + times(there.mT, every)
+        sums.append(times(L, one))
+        counts.append(times(there, one))
+    total, count = torch.cat(sums, -1), torch.cat(counts, -1).clamp(min=1)
+    Q, A, G = (there for _, there in blocks)
+    s = torch.zeros_like(total)
+    for _ in range(_MEANS):
+        d, e_A, e_G = s[:, :n], s[:, n : n + p], s[:, n + p :]
+        columns = times(Q, d) + times(A.mT, e_A) + times(G.mT, e_G)
+        others = torch.cat([columns, times(A, d), times(G, d)], -1)
+        s = 0.5 * (s - (total + others) / count)
+    return s.exp()
 
 
 def _length(sides: Tensor, bounds: Tensor | None) -> Tensor:
@@ -107,13 +151,17 @@ def scaled(
     m, bounded = P.h.shape[-1], P.bounded
     D, E_A, E_G = torch.ones_like(P.c), torch.ones_like(P.b), torch.ones_like(P.h)
     Q, A, G = P.Q, P.A, P.G
-    for _ in range(_PASSES):
-        every = torch.cat([_columns(Q, A, G), norms(A, -1), norms(G, -1)], -1)
-        every = torch.where(every > 0, every, 1.0)
-        least, most = torch.aminmax(every)
-        if bool((most <= _EVEN) & (least >= 1 / _EVEN)):
+    for number in range(_PASSES):
+        every = _every(Q, A, G)
+        least, most = torch.aminmax(every, dim=-1, keepdim=True)
+        spread = torch.maximum(most, 1 / least)
+        widest = float(spread.amax())
+        if widest <= _EVEN:
             break
-        d, e_A, e_G = every.rsqrt().split([P.n, P.b.shape[-1], m], -1)
+        factors = torch.where(spread > _EVEN, every.rsqrt(), 1.0)
+        if number == 0 and widest > _WIDE:
+            factors = torch.where(spread > _WIDE, _middling(P), factors)
+        d, e_A, e_G = factors.split([P.n, P.b.shape[-1], m], -1)
         Q = Q * d.unsqueeze(-1) * d.unsqueeze(-2)
         D = D * d
         if e_A.shape[-1]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from legato.nn.programs.active_set import Candidate, judge, polish
 from legato.nn.programs.certificates import descent_ray, farkas, least_violation, steepest_ray
-from legato.nn.programs.interior_point import Point, start, step
+from legato.nn.programs.interior_point import LIGHT, PROXIMAL, Point, start, step
 from legato.nn.programs.program import Program, largest
 
 _TRIALS = (1e-1, 1e-3, 1e-6, 1e-8, 1e-10)
@@ -21,6 +21,8 @@ _STEPS = 10
 """Active sets that a trial follows."""
 _PATIENCE = 15
 """Steps without coming nearer, after which the nearest point is kept."""
+_HELD = 3
+"""Steps without coming nearer, after which the proximal terms may be what holds it back."""
 _FLOOR = 1e-14
 _FAR = 1e6
 """A point as large as this, in scaled units, may be on its way to infinity."""
@@ -88,14 +90,16 @@ def solve(P: Program, limit: int, begin: Tensor | None = None) -> Found:
         torch.full_like(part.c[:, 0], torch.inf),
         at,
     )
+    weight = torch.full_like(closest, PROXIMAL)
     levels = P.c.new_tensor([*_TRIALS, -1.0, -1.0])
     for iteration in range(limit):
         before = at
-        at, progress = step(part, before)
+        at, progress = step(part, before, weight)
         nearer = progress.distance < closest
         closest = torch.where(nearer, progress.distance, closest)
         nearest = _chosen(before, nearest, nearer)
         since = torch.where(nearer, 0, since + 1)
+        weight = torch.where(since >= _HELD, LIGHT, weight)
         stalled = (progress.step < _STALLED) | (since >= _PATIENCE) | (closest <= _FLOOR)
         last = stalled if iteration < limit - 1 else torch.ones_like(stalled)
         ready = (progress.distance <= levels[trials]) | last
@@ -134,6 +138,7 @@ def solve(P: Program, limit: int, begin: Tensor | None = None) -> Found:
                 break
             left, part, at, trials = left[stay], part.take(stay), at.take(stay), trials[stay]
             since, closest, nearest = since[stay], closest[stay], nearest.take(stay)
+            weight = weight[stay]
     _settle(P, best)
     return best
 

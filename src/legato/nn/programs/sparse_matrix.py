@@ -55,6 +55,14 @@ class SparseMatrix:
         found = abs(self.csr).max(axis=1 if axis == -1 else 0)
         return torch.from_numpy(np.asarray(found.todense(), dtype=float).reshape(1, size))
 
+    def logs(self) -> tuple[SparseMatrix, SparseMatrix]:
+        """log |M| where M is not zero, and a one there."""
+        there = self.csr != 0
+        L = self.csr.copy()
+        L.eliminate_zeros()
+        L.data = np.log(np.abs(L.data))
+        return SparseMatrix(L), SparseMatrix(there.astype(float).tocsr())
+
     def plus_diagonal(self, values: Tensor) -> SparseMatrix:
         return SparseMatrix((self.csr + sparse.diags_array(values[0].numpy())).tocsr())
 
