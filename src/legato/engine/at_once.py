@@ -30,15 +30,18 @@ Pure = Callable[..., tuple[Tensor, ...]]
 class _Replay:
     """The graph of one function for one kind of arguments; the function where there is none."""
 
-    def __init__(self, function: Pure) -> None:
+    def __init__(self, function: Pure, plain: int) -> None:
         self._function = function
+        self._plain = plain
         self._graph: Graph | None = None
         self._fails = False
         self._lock = threading.Lock()
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         with self._lock:
-            if self._graph is None and not self._fails:
+            if self._plain > 0:
+                self._plain -= 1
+            elif self._graph is None and not self._fails:
                 try:
                     self._graph = Graph(self._function, tensors)
                 except CaptureError:  # a library that waits for the device, or takes memory
@@ -64,11 +67,11 @@ class _Replays:
         with self._lock:
             self._kept.clear()
 
-    def of(self, function: Pure, tensors: tuple[Tensor, ...]) -> _Replay:
+    def of(self, function: Pure, tensors: tuple[Tensor, ...], plain: int) -> _Replay:
         kinds = tuple([(t.shape, t.stride(), t.dtype, t.device) for t in tensors])
         key = function, kinds, torch.get_default_dtype()
         with self._lock:
-            found = self._kept.setdefault(key, _Replay(function))
+            found = self._kept.setdefault(key, _Replay(function, plain))
             self._kept.move_to_end(key)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -79,12 +82,17 @@ replays = _Replays()
 
 
 @torch.no_grad()
-def at_once(engine: object | None, function: Pure, *tensors: Tensor) -> tuple[Tensor, ...]:
+def at_once(
+    engine: object | None, function: Pure, *tensors: Tensor, plain: int = 0
+) -> tuple[Tensor, ...]:
     """function(*tensors), as one graph where an engine runs on a GPU.
+
+    So many calls of a kind are ``plain`` before one is recorded: most shapes that are seen once are
+    never seen again.
 
     ``function`` belongs to a module, computes with its arguments alone, reads no values, and makes
     results of the same shapes from arguments of the same shapes.
     """
     if engine is None or sum(map(Tensor.numel, tensors)) > LARGEST or not captures(tensors):
         return function(*tensors)
-    return replays.of(function, tensors)(*tensors)
+    return replays.of(function, tensors, plain)(*tensors)

@@ -173,7 +173,7 @@ class Graph:
             torch.cuda.ExternalStream(self._stream, device=self._device).synchronize()
             self._stream = stream
         if self._alike(tensors):
-            torch._foreach_copy_(self._inputs, list(tensors))
+            _copy_all(self._inputs, tensors)
         else:
             for mine, given in zip(self._inputs, tensors, strict=True):
                 mine.copy_(given, non_blocking=True)
@@ -346,8 +346,19 @@ def _copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors in memory of their own; what is one tensor stays one."""
     once = {id(t): t for t in tensors}
     made = {key: torch.empty_like(t) for key, t in once.items()}
-    torch._foreach_copy_(list(made.values()), list(once.values()))
+    _copy_all(list(made.values()), list(once.values()))
     return tuple(made[id(t)] for t in tensors)
+
+
+def _copy_all(to: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """One kernel for all of a dtype: together they would be copied one by one."""
+    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for mine, other in zip(to, given, strict=True):
+        mine_alike, other_alike = kinds.setdefault(mine.dtype, ([], []))
+        mine_alike.append(mine)
+        other_alike.append(other)
+    for mine_alike, other_alike in kinds.values():
+        torch._foreach_copy_(mine_alike, other_alike)
 
 
 def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -25,6 +25,7 @@ from legato.nn.programs.derivative import Adjoint, Differentiable, Parts, System
 from legato.nn.programs.intervals import EVEN, solve_between
 from legato.nn.programs.output import ProgramOutput, residuals
 from legato.nn.programs.program import Program, is_finite, times
+from legato.nn.programs.replayed import replayed
 from legato.nn.programs.scaling import Scaling, norms, scaled
 from legato.nn.programs.solver import Found, ProgramStatus, solve
 from legato.nn.programs.sparse_data import (
@@ -226,50 +227,72 @@ def solve_programs(
     folded = P if pinned is None else P.folded(pinned)
     inner, scaling, left = scaled(folded, pinned=pinned)
     measure, turn = scaling, torch.zeros_like(left)
+    even, least = EVEN[like.dtype], _TIE[like.dtype]
     while True:
         first = None if begin is None else begin & inner.sides[1]
-        found, system, (loose, dependent) = _solved(inner, iterations, _TIE[like.dtype], Q, first)
-        x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
-        primal, dual, gap, relative = residuals(P, measure, x, y, z, z_lo, z_hi)
-        proven = found.status != int(ProgramStatus.LIMIT)
-        status = torch.where(~proven & (relative <= tol), int(ProgramStatus.SOLVED), found.status)
-        again = (status != int(ProgramStatus.SOLVED)) & (left > turn)
-        # Without some of its constraints there is no point either: that is a proof.
-        again &= (status != int(ProgramStatus.INFEASIBLE)) | (left == 1)
-        if not bool(again.any()):
+        found, system, (loose, dependent) = _solved(inner, iterations, least, Q, first)
+        x, y, z, z_lo, z_hi, shown, ray, *numbers, again, any_again = replayed(
+            _outcome, P, inner, pinned, scaling, measure, found, left, turn, tol, least
+        )
+        if not bool(any_again):
             break
         turn = torch.where(again, left, turn)
         inner, scaling, left = scaled(folded, turn, pinned)
-    there = ~proven
-    nearest = margin(inner, found.x, found.z)
+    primal, dual, gap, status, there, nearest, tied = numbers
     _, lower, upper = inner.split(found.active)
-    unbounded = (status == int(ProgramStatus.UNBOUNDED)).unsqueeze(-1)
-    nothing = (~there).unsqueeze(-1)
 
     def out(value: Tensor) -> Tensor:
         kept = value.to(like.dtype) if value.is_floating_point() else value
         return kept.reshape((*shapes.batch, *value.shape[1:]))
 
     record = ProgramOutput(
-        x=out(torch.where(nothing, torch.nan, x)),
+        x=out(shown),
         y=out(y),
         z=out(z),
         z_lo=out(z_lo),
         z_hi=out(z_hi),
-        ray=out(torch.where(unbounded, x, torch.nan)),
+        ray=out(ray),
         primal=out(primal),
         dual=out(dual),
         gap=out(gap),
         status=out(status),
         iterations=out(found.iterations),
         margin=out(nearest),
-        tied=out((nearest <= relative.clamp(min=_TIE[like.dtype])) & there),
+        tied=out(tied),
         loose=out(loose & there),
         dependent=out(dependent & there),
     )
-    even = EVEN[like.dtype]
     adjoint = Adjoint(P, scaling, pinned, system, lower, upper, x, y, z, z_lo, z_hi, there, even)
     return record, adjoint
+
+
+def _outcome(
+    P: Program,
+    inner: Program,
+    pinned: Tensor | None,
+    scaling: Scaling,
+    measure: Scaling,
+    found: Found,
+    left: Tensor,
+    turn: Tensor,
+    tol: float,
+    tie: float,
+) -> tuple[Tensor, ...]:
+    """The point in the given units, what it is, and where another turn is due."""
+    x, y, z, z_lo, z_hi = _unfolded(P, pinned, scaling, found)
+    primal, dual, gap, relative = residuals(P, measure, x, y, z, z_lo, z_hi)
+    there = found.status == int(ProgramStatus.LIMIT)
+    solved = there & (relative <= tol)
+    status = found.status.masked_fill(solved, int(ProgramStatus.SOLVED))
+    again = ~solved & (left > turn)
+    # Without some of its constraints there is no point either: that is a proof.
+    again &= (status != int(ProgramStatus.INFEASIBLE)) | (left == 1)
+    nearest = margin(inner, found.x, found.z)
+    tied = (nearest <= relative.clamp(min=tie)) & there
+    shown = x.masked_fill(~there.unsqueeze(-1), torch.nan)
+    ray = x.masked_fill((status != int(ProgramStatus.UNBOUNDED)).unsqueeze(-1), torch.nan)
+    numbers = primal, dual, gap, status, there, nearest, tied
+    return x, y, z, z_lo, z_hi, shown, ray, *numbers, again, again.any()
 
 
 def _solved(

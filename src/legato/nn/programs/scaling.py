@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from legato.nn.programs.program import Program, largest, times
+from legato.nn.programs.replayed import replayed
 
 if TYPE_CHECKING:
     from legato.nn.programs.sparse_matrix import SparseMatrix
@@ -54,15 +55,32 @@ def norms(matrix: Tensor | SparseMatrix, axis: int) -> Tensor:
     return largest(matrix, axis)
 
 
-def _every(Q: Any, A: Any, G: Any) -> Tensor:
-    """The largest entry of every column and row of the KKT matrix; one where all are zero."""
+def _norms(Q: Any, A: Any, G: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest entry of every column and row of the KKT matrix, one where all are zero; how far
+    they are from one in an instance, and in any.
+    """
     columns, rows = norms(Q, -2), []
     for matrix in (A, G):
-        rows.append(norms(matrix, -1))
         if 0 not in matrix.shape:
             columns = torch.maximum(columns, norms(matrix, -2))
+            rows.append(norms(matrix, -1))
+        else:
+            rows.append(columns.new_ones(matrix.shape[:2]))
     every = torch.cat([columns, *rows], -1)
-    return torch.where(every > 0, every, 1.0)
+    every = every.masked_fill(every == 0, 1.0)
+    least, most = torch.aminmax(every, dim=-1, keepdim=True)
+    spread = torch.maximum(most, 1 / least)
+    return every, spread, spread.amax()
+
+
+def _multiplied(Q: Any, A: Any, G: Any, s: Tensor, factors: Tensor) -> tuple[Any, Any, Any, Tensor]:
+    """The matrices and s by such factors of columns and rows."""
+    n, p = Q.shape[-1], A.shape[-2]
+    d, e_A, e_G = factors.split([n, p, s.shape[-1] - n - p], -1)
+    row = d.unsqueeze(-2)
+    Q = Q * d.unsqueeze(-1) * row
+    A, G = (M * e.unsqueeze(-1) * row if e.shape[-1] else M for M, e in ((A, e_A), (G, e_G)))
+    return Q, A, G, s * factors
 
 
 def _logs(matrix: Tensor | SparseMatrix) -> tuple[Any, Any]:
@@ -107,14 +125,14 @@ def _length(sides: Tensor, bounds: Tensor | None) -> Tensor:
 
     Bounds may be huge and mean nothing, right-hand sides may be rounding where zero is meant.
     """
-    unit = largest(torch.where(torch.isinf(sides), 0.0, sides))
+    unit = largest(sides.masked_fill(sides.abs() == torch.inf, 0.0))
     if bounds is not None:
         size = bounds.abs()
         counted = (size < torch.inf) & (size > 0)
         count = counted.sum(-1)
         middling = (torch.where(counted, size, 1.0).log().sum(-1) / count.clamp(min=1)).exp()
         unit = torch.maximum(unit, torch.where(count > 0, middling, 0.0))
-    return torch.where(unit > 0, unit, 1.0).unsqueeze(-1)
+    return unit.masked_fill(unit == 0, 1.0).unsqueeze(-1)
 
 
 def _far(P: Program, sides: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,57 +166,51 @@ def scaled(
         that is not solved, or the same where there is none.
     """
     P = program
-    m, bounded = P.h.shape[-1], P.bounded
-    D, E_A, E_G = torch.ones_like(P.c), torch.ones_like(P.b), torch.ones_like(P.h)
     Q, A, G = P.Q, P.A, P.G
+    s = P.c.new_ones(P.size, P.n + P.b.shape[-1] + P.h.shape[-1])
     for number in range(_PASSES):
-        every = _every(Q, A, G)
-        least, most = torch.aminmax(every, dim=-1, keepdim=True)
-        spread = torch.maximum(most, 1 / least)
-        widest = float(spread.amax())
+        every, spread, far = replayed(_norms, Q, A, G)
+        widest = float(far)
         if widest <= _EVEN:
             break
-        factors = torch.where(spread > _EVEN, every.rsqrt(), 1.0)
+        factors = every.rsqrt().masked_fill(spread <= _EVEN, 1.0)
         if number == 0 and widest > _WIDE:
             factors = torch.where(spread > _WIDE, _middling(P), factors)
-        d, e_A, e_G = factors.split([P.n, P.b.shape[-1], m], -1)
-        Q = Q * d.unsqueeze(-1) * d.unsqueeze(-2)
-        D = D * d
-        if e_A.shape[-1]:
-            A, E_A = A * e_A.unsqueeze(-1) * d.unsqueeze(-2), E_A * e_A
-        if m:
-            G, E_G = G * e_G.unsqueeze(-1) * d.unsqueeze(-2), E_G * e_G
+        Q, A, G, s = replayed(_multiplied, Q, A, G, s, factors)
     turn = torch.zeros(P.size, dtype=torch.long, device=P.c.device) if turn is None else turn
+    Q, c, b, h, lo, hi, D, E_A, E_G, sigma, left = replayed(
+        _in_units, replace(P, Q=Q, A=A, G=G), s, turn
+    )
+    if pinned is not None:
+        held = pinned.to(c)
+        Q = Q + torch.diag_embed(held) if isinstance(Q, Tensor) else Q.plus_diagonal(held)
+    inner = Program(Q, c, A, b, G, h, lo, hi, P.bounded, P.absent)
+    return inner, Scaling(D, E_A, E_G, sigma), left
+
+
+def _in_units(P: Program, s: Tensor, turn: Tensor) -> tuple[Any, ...]:
+    """What depends on sides and cost, of a program whose matrices alone are multiplied by s."""
+    n, m, bounded = P.n, P.h.shape[-1], P.bounded
+    D, E_A, E_G = s.split([n, P.b.shape[-1], m], -1)
+    b, c = P.b * E_A, P.c * D
     sides = torch.cat([P.h * E_G, P.lo / D, P.hi / D], -1) if bounded else P.h * E_G
-    far, bend = _far(replace(P, Q=Q, c=P.c * D), sides, P.b * E_A)
+    far, bend = _far(replace(P, c=c), sides, b)
     open_end = torch.full_like(sides[0], torch.inf)
-    open_end[m : m + P.n].neg_()
+    open_end[m : m + n].neg_()
     sides = torch.where(far & (turn < 2).unsqueeze(-1), open_end, sides)
     h, bounds = sides[:, :m], sides[:, m:]
-    unit = _length(torch.cat([P.b * E_A, h], -1), bounds if bounded else None)
-    bend = torch.where(torch.isinf(bend), 0.0, bend).unsqueeze(-1)
+    unit = _length(torch.cat([b, h], -1), bounds if bounded else None)
+    bend = bend.masked_fill(bend == torch.inf, 0.0).unsqueeze(-1)
     small = unit < _SMALL * bend
     unit = torch.where((turn == 1).unsqueeze(-1) & small, bend, unit)
     left = torch.where((turn == 0) & small[:, 0], 1, torch.where(turn == 1, 2, far.any(-1) * 2))
     left = torch.maximum(left, turn)
-    D, E_A, E_G, Q = D * unit, E_A / unit, E_G / unit, Q * (unit**2).unsqueeze(-1)
-    c = P.c * D
+    Q, c = P.Q * (unit**2).unsqueeze(-1), c * unit
     size = torch.maximum(norms(Q, -1).mean(-1), largest(c))
-    sigma = 1 / torch.where(size > 0, size, 1.0)
-    Q = Q * sigma[:, None, None]
-    if pinned is not None:
-        held = pinned.to(c)
-        Q = Q + torch.diag_embed(held) if isinstance(Q, Tensor) else Q.plus_diagonal(held)
-    program = Program(
-        Q,
-        c * sigma[:, None],
-        A,
-        P.b * E_A,
-        G,
-        h / unit,
-        bounds[:, : P.n] / unit if bounded else P.lo,
-        bounds[:, P.n :] / unit if bounded else P.hi,
-        bounded,
-        P.absent,
-    )
-    return program, Scaling(D, E_A, E_G, sigma), left
+    sigma = 1 / size.masked_fill(size == 0, 1.0)
+    lo, hi = (bounds[:, :n] / unit, bounds[:, n:] / unit) if bounded else (P.lo, P.hi)
+    cost = sigma.unsqueeze(-1)
+    return (
+        Q * cost.unsqueeze(-1), c * cost, b / unit, h / unit, lo, hi,
+        D * unit, E_A / unit, E_G / unit, sigma, left,
+    )  # fmt: skip

@@ -21,8 +21,6 @@ _STEPS = 10
 """Active sets that a trial follows."""
 _PATIENCE = 15
 """Steps without coming nearer, after which the nearest point is kept."""
-_HELD = 3
-"""Steps without coming nearer, after which the proximal terms may be what holds it back."""
 _FLOOR = 1e-14
 _FAR = 1e6
 """A point as large as this, in scaled units, may be on its way to infinity."""
@@ -99,7 +97,7 @@ def solve(P: Program, limit: int, begin: Tensor | None = None) -> Found:
         closest = torch.where(nearer, progress.distance, closest)
         nearest = _chosen(before, nearest, nearer)
         since = torch.where(nearer, 0, since + 1)
-        weight = torch.where(since >= _HELD, LIGHT, weight)
+        weight = torch.where(nearer, weight, LIGHT)
         stalled = (progress.step < _STALLED) | (since >= _PATIENCE) | (closest <= _FLOOR)
         last = stalled if iteration < limit - 1 else torch.ones_like(stalled)
         ready = (progress.distance <= levels[trials]) | last
