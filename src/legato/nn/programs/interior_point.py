@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PROXIMAL = 1e-8
 """Weight of ½‖x − xᵏ‖², and for y and z: systems stay regular, and the limit is not moved."""
 LIGHT = 1e-10
-"""The same where it holds y back, which has a long way to go if equations nearly depend."""
+"""That of y once a step came no nearer: it has a long way to go if equations nearly depend."""
 _FRACTION = 0.995
 """How far towards the boundary a step may go."""
 
@@ -51,7 +51,7 @@ class _System:
         self.P = P
         w_G, w_lo, w_hi = P.split(w)
         H = torch.baddbmm(P.Q, P.G.mT * w_G.unsqueeze(-2), P.G) if P.G.shape[1] else P.Q.clone()
-        H.diagonal(dim1=-2, dim2=-1).add_(w_lo + w_hi + weight.unsqueeze(-1))
+        H.diagonal(dim1=-2, dim2=-1).add_(w_lo + w_hi + PROXIMAL)
         p = P.b.shape[-1]
         if p == 0:
             self.L, info = torch.linalg.cholesky_ex(H)
@@ -82,7 +82,7 @@ def _system(P: Program, w: Tensor, weight: Tensor) -> _System | SparseNewton:
         return _System(P, w, weight)
     from legato.nn.programs.sparse_systems import SparseNewton
 
-    return SparseNewton(P, w, float(weight))
+    return SparseNewton(P, w, PROXIMAL, float(weight))
 
 
 def start(P: Program) -> Point:
@@ -116,7 +116,7 @@ def _longest(value: Tensor, change: Tensor) -> Tensor:
 def step(P: Program, at: Point, weight: Tensor) -> tuple[Point, Progress]:
     """One predictor–corrector step, and how far the point before it was from a solution.
 
-    ``weight`` (B,) is that of the proximal terms.
+    ``weight`` (B,) is that of the proximal term of y.
     """
     d, on = P.sides
     w_on = on.to(d)
@@ -137,8 +137,7 @@ def step(P: Program, at: Point, weight: Tensor) -> tuple[Point, Progress]:
             mu * count / energy,
         ]
     ).amax(0)
-    rho = weight.unsqueeze(-1)
-    stiff = s + rho * z
+    stiff = s + PROXIMAL * z
     w = z / stiff
     system = _system(P, w, weight)
 
@@ -147,7 +146,7 @@ def step(P: Program, at: Point, weight: Tensor) -> tuple[Point, Progress]:
         dx, dy = system.solve(-gradient - P.pull(z + pushed), -equal)
         moved = P.rows(dx)
         dz = (w * moved + pushed) * w_on
-        ds = (rho * dz - slack - moved) * w_on
+        ds = (PROXIMAL * dz - slack - moved) * w_on
         return dx, dy, ds, dz
 
     _, _, ds, dz = direction(s * z)

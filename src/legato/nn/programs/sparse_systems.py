@@ -18,19 +18,19 @@ _REFINEMENTS = 3
 
 
 class SparseNewton:
-    """(Q + ρ + CᵀWC) dx + Aᵀdy = r, A dx − ρ dy = q, with √W·G dx as unknowns of its own.
+    """(Q + ρ + CᵀWC) dx + Aᵀdy = r, A dx − δ dy = q, with √W·G dx as unknowns of its own.
 
     CᵀWC may be full where G is sparse; the larger system is as sparse as the data.
     """
 
-    def __init__(self, P: Program, w: Tensor, proximal: float) -> None:
+    def __init__(self, P: Program, w: Tensor, rho: float, delta: float) -> None:
         self.P = P
         w_G, w_lo, w_hi = P.split(w)
         m, p = P.h.shape[-1], P.b.shape[-1]
         G = (P.G * w_G.sqrt().unsqueeze(-1)).csr
-        H = P.Q.plus_diagonal(w_lo + w_hi + proximal).csr
+        H = P.Q.plus_diagonal(w_lo + w_hi + rho).csr
         below = -torch.ones(p + m, dtype=torch.float64)
-        below[:p] = -proximal
+        below[:p] = -delta
         C = stacked([[P.A.csr], [G]])
         self.K = SparseMatrix(stacked([[H, C.T], [C, diagonal(below)]]).tocsr())
         self.LU = Factors(self.K.csr, P.Q.order)
