@@ -2,7 +2,8 @@
 
     python experiments/reconstruct/ridges.py --data bsds --out FOLDER [--start ridges.safetensors]
 
-Writes ridges.json and ridges.safetensors; --start goes on from such a file.
+Writes ridges.json and ridges.safetensors; --start goes on from such a file, and with --seconds 0 it
+is measured as it is.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--solved", type=int, default=default.solved, help="when measuring")
     parser.add_argument("--lr", type=float, default=1.0, help="times the learning rates")
     parser.add_argument("--start", type=Path, default=None)
+    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), help="of the noise")
     parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
@@ -56,7 +58,7 @@ def main() -> None:
         lr=default.lr * options.lr, potential_lr=default.potential_lr * options.lr,
         weight_lr=default.weight_lr * options.lr, solved=options.solved,
     )  # fmt: skip
-    measured = Settings(chunk=8)
+    measured = Settings(chunk=8, seeds=tuple(options.seeds))
     if options.quick:
         settings = dataclasses.replace(settings, steps=30, batch=2, window=32, solved=20)
         measured = Settings(tests=1, seeds=(1,))
@@ -69,8 +71,11 @@ def main() -> None:
         print(f"{time.perf_counter() - begun:6.1f} s  ridges: {line}", flush=True)
 
     options.out.mkdir(parents=True, exist_ok=True)
-    course = train_ridges(prior, sets.train, settings, device, engines, say)
-    save_tensors(prior, options.out / "ridges.safetensors")
+    course: dict[str, Any] | None = None
+    if settings.seconds > 0:
+        course = train_ridges(prior, sets.train, settings, device, engines, say)
+        save_tensors(prior, options.out / "ridges.safetensors")
+    prior.eval()
     restore = restorer(prior, settings)
     scores: dict[str, Any] = measure(
         restore, Denoising(settings.sigma), sets.tests, measured, device
