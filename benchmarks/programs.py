@@ -33,8 +33,8 @@ _FLOOR = 1e-3
 variables, x does not depend on c, and the gradient is rounding. programs_h200.json, the run beside
 peers, was measured without it; its errors of 1 and more at 65 536 × (8, 8) are those of the one
 such program, which program_errors.py looks at. programs_kernel_h200.json is of legato alone, with
-active sets found by one kernel: faster on three rows, twice as slow on 1024 × (20, 30), probably by
-what went from there to the interior point, and goes to the host since."""
+active sets found by one kernel: faster on three rows, twice as slow on 1024 × (20, 30), where a
+pivot of rounding sent an instance to the interior point; measured before that was repaired."""
 
 
 def times(A: Tensor, x: Tensor) -> Tensor:

@@ -88,8 +88,8 @@ class QuadraticProgram(nn.Module):
     Returns:
         Tensor: x (…, n).
 
-    Reference: Júdice and Pires (1992); Mehrotra (1992); Hintermüller, Ito and Kunisch (2003); Amos
-    and Kolter (2017).
+    Reference: Goldfarb and Idnani (1983); Júdice and Pires (1992); Mehrotra (1992); Hintermüller,
+    Ito and Kunisch (2003); Amos and Kolter (2017).
 
     >>> c = torch.tensor([-1.0, -1.5], requires_grad=True)
     >>> total, one = torch.ones(1, 2), torch.ones(1)

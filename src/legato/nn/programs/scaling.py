@@ -99,16 +99,12 @@ def _middling(P: Program) -> Tensor:
     """
     n, p = P.n, P.b.shape[-1]
     blocks = [_logs(matrix) for matrix in (P.Q, P.A, P.G)]
-    one, sums, counts = torch.ones_like(P.c), [], []
-    (L, there) = blocks[0]
-    sums.append(times(L, one))
-    counts.append(times(there, one))
+    one = torch.ones_like(P.c)
+    sums, counts = ([times(block[k], one) for block in blocks] for k in (0, 1))
     for L, there in blocks[1:]:
         every = one.new_ones(P.size, L.shape[1])
         sums[0] = sums[0] + times(L.mT, every)
         counts[0] = counts[0] + times(there.mT, every)
-        sums.append(times(L, one))
-        counts.append(times(there, one))
     total, count = torch.cat(sums, -1), torch.cat(counts, -1).clamp(min=1)
     Q, A, G = (there for _, there in blocks)
     s = torch.zeros_like(total)
@@ -149,7 +145,8 @@ def _far(P: Program, sides: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def scaled(
     program: Program, turn: Tensor | None = None, pinned: Tensor | None = None
 ) -> tuple[Program, Scaling, Tensor]:
-    """The program in better units, after Ruiz (2001); data that are even already stay so.
+    """The program in better units, after Ruiz (2001); data that are even already stay so, and those
+    that are wide apart come to even geometric means first, after Curtis and Reid (1972).
 
     Sides that are far are left out at first: a solution that respects them all the same is that of
     the whole program. Where sides are of the size of rounding, the length −c/Q is the next unit to
