@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ def warn_if_bent(
     result: LinearResult,
     xi: Tensor,
     outlook: Outlook,
+    start: Any,
 ) -> None:
     r"""A point close to the solution may still be far in its derivative, where the map is curved.
 
@@ -47,7 +49,8 @@ def warn_if_bent(
     mirror coordinates shrink with the points, to nothing where these reach the boundary: T_k
     carries them to where the iteration is k steps later. ``adjoint`` solves
     the system once more, where a bound is not small enough. Where points vanish beside what they
-    were, so does their gradient: the error of it is no share of itself.
+    were, so does their gradient, and so do cotangents at a face that has been reached, beside what
+    they are at the ``start``: the error of it is no share of itself.
     Reference: the implicit function theorem, to first order.
     """
     radius = result.spectral_radius
@@ -76,6 +79,11 @@ def warn_if_bent(
         batch=rows.batch,
     )
     there = carried(w)
+    inside = rows.flatten(ahead.algorithm.transport(ahead.state, start, rows.unflatten(there)))
+    left = norm(there) > _ROUNDING * torch.finfo(w.dtype).eps * norm(inside)
+    changes = torch.where(left.reshape(-1), changes, 0.0)
+    if not bool((changes > 0).any()):
+        return
     turn = ahead.transposed(there) - carried(linearisation.transposed(w))
     moving = _moves_on(ahead, w, there, reach)
     if moving is None and not bool((reach * gain * norm(turn) > BENT * norm(there)).any()):

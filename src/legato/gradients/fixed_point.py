@@ -97,6 +97,9 @@ class FixedPointGradient(GradientStrategy):
             resting = task.algorithm.at_rest(task.problem, done.state)
         plain, before = task.algorithm.fixed_point_map(resting)
         before = tree.detach(before)
+        start = before  # cotangents of points are what they are, wherever these began
+        if plain.coordinates(before):
+            start = tree.detach(task.algorithm.fixed_point_map(task.state)[1])
         after = tree.leaves(plain.step(task.problem, before))
         if not any(t.requires_grad for t in after):
             return done
@@ -135,7 +138,7 @@ class FixedPointGradient(GradientStrategy):
                 self.conclude(result, linearisation)
                 warn_if_on_a_kink(linearisation, sound)
                 if not unsettled:  # else it has been said, and where it leads costs a second solve
-                    self._look_ahead(linearisation, last_change, result, sound)
+                    self._look_ahead(linearisation, last_change, result, sound, start)
             report.warnings[:0] = unsettled
             report.record(result)
             w = torch.where(lost, torch.nan, result.solution * unit)
@@ -146,8 +149,9 @@ class FixedPointGradient(GradientStrategy):
         return done
 
     def _look_ahead(
-        self, linearisation: Linearisation, last_change: Tensor, result: LinearResult, xi: Tensor
-    ) -> None:
+        self, linearisation: Linearisation, last_change: Tensor, result: LinearResult, xi: Tensor,
+        start: Any,
+    ) -> None:  # fmt: skip
         """Say where the solution may be another one than the point that is differentiated."""
         radius = result.spectral_radius
         if radius is not None and not radius < 1:
@@ -155,7 +159,7 @@ class FixedPointGradient(GradientStrategy):
         outlook = Outlook.after(linearisation, last_change, result, xi)
         solved = last_change, result, xi, outlook
         if not warn_if_far(self.adjoint, linearisation, *solved):
-            warn_if_bent(self.adjoint, linearisation, *solved)
+            warn_if_bent(self.adjoint, linearisation, *solved, start)
             warn_if_another_piece(self.adjoint, linearisation, *solved)
 
 
