@@ -18,7 +18,6 @@ ADDED_UP = {"benchmarks/results/stress_totals.json"}
 """Sums over other result files, which name the runs; a test computes them again."""
 
 NO_MODEL = {
-    "benchmarks/results/loop_cpu.json": "wall times, which need a quiet machine",
     "benchmarks/results/many_penalties_cpu.json": "hours of CPU time",
     "benchmarks/results/mutation_cpu.json": "names the cores only; counts, no times",
     "benchmarks/results/noise_level_cpu.json": "accuracies, no times",
