@@ -464,10 +464,10 @@ def soft_threshold(y: Tensor, threshold: Any) -> Tensor:
 
 def _surely_apart(lo: Any, hi: Any) -> bool:
     """Whether lo < hi everywhere, where that is cheap to see."""
-    ends = [end for end in (lo, hi) if isinstance(end, Tensor)]
-    if not is_concrete() or not all(end.numel() == 1 and cheap_to_read(end) for end in ends):
-        return False
-    return bool(lo < hi)
+    for end in (lo, hi):
+        if isinstance(end, Tensor) and (end.numel() != 1 or end.is_cuda or end.is_meta):
+            return False
+    return is_concrete() and bool(lo < hi)
 
 
 def clip(y: Tensor, lo: Any, hi: Any) -> Tensor:
